@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,17 +62,20 @@ def test_our_rows_are_the_network_in_float64(calls, case, kind):
     assert case.gradient.abs().max() > 1e-3
 
 
+class Late:
+    """A mixin of layers that do what ``act_type`` says when they are called."""
+
+    _activation = property(
+        lambda self: "relu" if self.act_type.name == "ReLU" else None, lambda self, name: None
+    )
+
+
 @pytest.fixture
-def spconv(monkeypatch):
-    """A stand-in for spconv, whose layers do what ``act_type`` says when they are called."""
-    kind = type(compat.SubMConv3d(1, 1, 3)).__mro__[2]
-
-    def activation(self: Any) -> str | None:
-        return "relu" if self.act_type.name == "ReLU" else None
-
-    late = property(activation, lambda self, name: None)
-    monkeypatch.setattr(kind, "_activation", late, raising=False)
-    return compat
+def spconv():
+    """A stand-in for spconv, whose layers look at their ``act_type`` late."""
+    kinds = compat.SubMConv3d, compat.SparseConv3d, compat.SparseInverseConv3d
+    late = {kind.__name__: type(kind.__name__, (Late, kind), {}) for kind in kinds}
+    return SimpleNamespace(**vars(compat) | late)
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -166,14 +171,15 @@ def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tm
 
 
 @pytest.mark.usefixtures("five_microseconds")
-def test_a_peer_that_is_wrong_has_no_time(bench, case, spconv, monkeypatch):
+def test_a_peer_that_is_wrong_has_no_time(bench, case, spconv):
     peers = import_module("network_peers")
     request = peers.Request("compat", case.cloud, ("eager", "graph"), 1, "cpu", WIDTH)
     said: list[str] = []
     found = peers.measure_peer(spconv, "compat", request, case, said.append)
     assert found == [("eager", "compat", 5.0), ("eager", "compat folded", 5.0)]
-    monkeypatch.setattr(case, "error", lambda kind, result: float("nan"))
-    found = peers.measure_peer(spconv, "compat", request, case, said.append)
+    unsure = copy(case)
+    unsure.error = lambda kind, result: float("nan")
+    found = peers.measure_peer(spconv, "compat", request, unsure, said.append)
     assert [text for *_, text in found] == ["its error is nan"] * 2
 
     class Other:  # a library that cannot build the network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -99,13 +100,22 @@ def test_windows_are_whole_warps_one_for_each_cta_as_far_as_4096_rows_suffice(ro
         assert -(-rows // (window - 32)) > 132
 
 
+@dataclass(frozen=True, eq=False)
+class Windows(order_module.TapOrder):
+    """The same order, with windows of ``length`` rows."""
+
+    length: int
+
+    def window(self, rows):
+        return self.length
+
+
 @examples
 @given(indices(), st.integers(1, 70))
 def test_rows_are_sorted_by_12_bits_and_within_windows_by_more(index, window):
     before = index.clone()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order_module.TapOrder, "window", lambda *_: window)
-        found, order = by_taps(index, (index.shape[1],))
+    taps = order_module.tap_order((index.shape[1],))
+    found, order = order_module.sorted_in_torch(index, Windows(taps.visits, taps.weights, window))
     assert torch.equal(index, before)
     assert order.dtype == torch.int32
     assert sorted(order.tolist()) == list(range(len(index)))
@@ -120,6 +130,8 @@ def test_rows_are_sorted_by_12_bits_and_within_windows_by_more(index, window):
         assert all(0 <= key < 2**19 for key in rest)
         wanted += [row for _, row in sorted(zip(rest, part, strict=True), key=lambda pair: pair[0])]
     assert order.tolist() == wanted
+    usual = order_module.sorted_in_torch(index, taps)
+    assert all(map(torch.equal, by_taps(index, (index.shape[1],)), usual))
 
 
 @examples

@@ -50,10 +50,14 @@ def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
     assert find(KEY, PROBLEM, MACHINE) == (again.tile, 1)
 
 
-def test_another_version_of_the_package_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_package_starts_anew() -> None:
     remember(KEY, MACHINE, CHOICE)
-    monkeypatch.setattr(measured_choices, "__version__", "99.0")
+    own = measured_choices.folder()
+    assert own.name == measured_choices.__version__
+    other = own.rename(own.with_name("99.0"))
     assert find(KEY, PROBLEM, MACHINE) is None
+    other.rename(own)
+    assert find(KEY, PROBLEM, MACHINE) is not None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"tile": {"m": 64}}', '{"tile": 3}'])
