@@ -15,7 +15,7 @@ from .grammar import LONGEST
 from .html import asset, code, no_drawing, page, walk
 from .loopback import LoopbackHandler, LoopbackServer
 from .steps import summary
-from .workers import Workers
+from .workers import CODE, Workers
 
 EXAMPLES = (
     "((2,2),(4,2)):((1,8),(2,16))",
@@ -38,16 +38,17 @@ class Server(LoopbackServer):
     Args:
         port: the port on 127.0.0.1; 0 for a free one.
         limit: how many rows and columns of a layout to show.
+        code: the program of the processes that evaluate expressions.
 
     It answers ``/`` with the page, which draws the ``expression`` of its query, and ``/drawing``
     with the part for an expression alone. Separate processes evaluate expressions, within a budget
     of time and memory. Requests from pages elsewhere are refused.
     """
 
-    def __init__(self, port: int = 0, *, limit: int = 32) -> None:
+    def __init__(self, port: int = 0, *, limit: int = 32, code: str = CODE) -> None:
         self.limit = limit
         self.patience = 5.0  # seconds that a request waits for one of the processes
-        self.workers = Workers(_WORKERS, _MEMORY)
+        self.workers = Workers(_WORKERS, _MEMORY, code)
         super().__init__(port, _Handler)
 
     def server_close(self) -> None:

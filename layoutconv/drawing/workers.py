@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Timer
@@ -25,7 +25,7 @@ from ..errors import ArgumentError
 STARTUP = 30.0  # seconds; it takes 0.1 on an idle machine
 SLACK = 5.0  # seconds that may pass per second of processor time, on a busy machine
 MEMORY = 1 << 30  # bytes, for a picture of 512 rows and columns
-_CODE = "import sys; sys.path.append({root!r}); from {package}.worker import main; main({memory})"
+CODE = "import sys; sys.path.append({root!r}); from {package}.worker import main; main({memory})"
 _ERRORS: dict[str, type[Exception]] = {
     "budget": LayoutBudgetError,
     "layout": LayoutValueError,
@@ -42,9 +42,9 @@ class Worker:
     ``code`` is the program it runs, with the root, the package and the memory filled in.
     """
 
-    def __init__(self, memory: int, code: str | None = None) -> None:
+    def __init__(self, memory: int, code: str = CODE) -> None:
         root = str(Path(__file__).resolve().parents[2])
-        code = (code or _CODE).format(root=root, package=__package__, memory=memory)
+        code = code.format(root=root, package=__package__, memory=memory)
         # Isolated, without site packages, it starts in half the time. In a session of its own it
         # gets no Ctrl-C, which the caller handles. It reads no environment, so `-B` is passed.
         bytecode = ["-B"] if sys.dont_write_bytecode else []
@@ -133,15 +133,20 @@ class Worker:
 class Workers:
     """Several workers, which several threads may call.
 
+    Args:
+        count: the number of processes.
+        memory: the bytes that each may take.
+        code: the program of each, by default that of ``worker.py``.
+
     >>> with Workers(1) as workers:
     ...     workers.call("page", {"expression": "(4,2)(", "limit": 8})[0]
     False
     """
 
-    def __init__(self, count: int, memory: int = MEMORY) -> None:
-        self._memory = memory
+    def __init__(self, count: int, memory: int = MEMORY, code: str = CODE) -> None:
+        self._start = partial(Worker, memory, code)
         self._free: Queue[Worker] = Queue()
-        self._all = [Worker(memory) for _ in range(count)]
+        self._all = [self._start() for _ in range(count)]
         self._closed = False
         for worker in self._all:
             self._free.put(worker)
@@ -170,7 +175,7 @@ class Workers:
         worker.close()
         if self._closed:
             return worker
-        fresh = Worker(self._memory)
+        fresh = self._start()
         self._all[self._all.index(worker)] = fresh
         return fresh
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-import pytest
-
-from layoutconv.drawing import workers
 from layoutconv.drawing.serve import Server
+from layoutconv.drawing.workers import CODE
 
 # One runs for ever, one does so where Python looks at no signal, and one takes all memory.
 _OPERATIONS = """
@@ -23,18 +21,16 @@ algebra.make_layout_like = lambda a: bytearray(1 << 40)  # at once: a clock must
 """
 
 
+_HEAD, _, _TAIL = CODE.partition("; from")
+SLOW = f"{_HEAD}{_OPERATIONS}from{_TAIL}"  # the code of workers with such operations
+
+
 @contextmanager
-def served() -> Iterator[Server]:
+def served(code: str = CODE) -> Iterator[Server]:
     """A server that answers."""
-    with Server() as server:
+    with Server(code=code) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
         server.shutdown()
         thread.join()
-
-
-def slow_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give them to the workers that are started from now on."""
-    head, _, tail = workers._CODE.partition("; from")
-    monkeypatch.setattr(workers, "_CODE", f"{head}{_OPERATIONS}from{tail}")

@@ -12,15 +12,14 @@ import pytest
 from layoutconv.drawing import loopback
 from layoutconv.drawing.serve import Server
 
-from .serving import served, slow_operations
+from .serving import SLOW, served
 
 HOSTILE = "nullspace%284%29"  # half a second, then an error
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    slow_operations(monkeypatch)
-    with served() as server:
+def server() -> Iterator[Server]:
+    with served(SLOW) as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from layoutconv.drawing.workers import Worker, Workers
 from layoutconv.errors import ArgumentError
 
 from .conftest import Refused
-from .serving import slow_operations
+from .serving import SLOW
 
 PICTURE = {"kind": "layout", "limits": [8], "width": 80}
 
@@ -73,10 +73,9 @@ def test_an_operation_without_end_ends_in_a_sentence(workers: Workers, expressio
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+def slow() -> Iterator[Workers]:
     """A worker with operations that take for ever."""
-    slow_operations(monkeypatch)
-    with Workers(1, memory=256 << 20) as slow:
+    with Workers(1, memory=256 << 20, code=SLOW) as slow:
         slow.call("page", {"expression": "4"})
         yield slow
 
