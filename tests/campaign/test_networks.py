@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import layoutconv as lc
 from layoutconv.sparse import SparseTensor
 
 from . import network_roads, networks_run, sparse_networks_run
@@ -109,15 +110,14 @@ def test_names_that_a_road_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "names of parameters" in outcome(replace(PLAIN, roads=("convert",)))
 
 
-def test_a_law_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_law_of_bits(spoiled: Callable[..., None]) -> None:
     """A difference of one rounding, where the same bits are promised."""
 
-    def off(net: Any) -> Any:
+    def off(net: Any) -> None:
         with torch.no_grad():
             next(net.parameters()).mul_(1 + 2.0**-52)
-        return net
 
-    monkeypatch.setattr(networks_run.lc.nn, "fuse_batch_norms", off)
+    spoiled(off, "fuse_batch_norms", lc.nn)
     assert outcome(replace(TRAINED, roads=())).startswith("fused: ")
 
 
