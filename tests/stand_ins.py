@@ -87,13 +87,13 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch, gpu: Gpu) -> None:
         from layoutconv.planning.cost_model import shortlist
-        from layoutconv.tuning import race
+        from layoutconv.tuning import precompile, race
 
         self._patch = patch
         gpu.like("sm_90a")
         gpu.loads(lambda view, spec: spec)
         gpu.says(is_current_stream_capturing=False)
-        patch.setattr(race, "compile_kernels", lambda *_: None)
+        patch.setattr(precompile, "compile_kernels", lambda *_: None)
         patch.setattr(race, "shortlist", partial(shortlist, far=float("inf")))
 
     def measures(self, clock: Callable[..., Any]) -> None:

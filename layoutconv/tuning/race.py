@@ -29,7 +29,7 @@ from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
 from ..view.gemm_view import GemmView
-from .precompile import check_processes, compile_kernels
+from . import precompile
 
 Measure = Callable[[Plan], float]
 MARGIN = 0.98  # of the time of the model's pick: a smaller win is noise, and the pick stays
@@ -98,7 +98,7 @@ def tune(
     the index of an absent GPU; ``UnsupportedViewError``, which says why, for a tile of ``tiles``
     that cannot run the view; ``RuntimeError`` if no tile runs.
     """
-    check_processes(processes)
+    precompile.check_processes(processes)
     for name, given in (("measure", measure), ("tick", tick)):
         if given is not None and not callable(given):
             raise ArgumentTypeError(name, "a function, or None", shown(given))
@@ -108,7 +108,7 @@ def tune(
     )  # fmt: skip
 
     def run(tick: Tick) -> Tuned:
-        compile_kernels(race.needs, processes, tick)
+        precompile.compile_kernels(race.needs, processes, tick)
         return race.run(measure, tick)
 
     if tick:

@@ -20,7 +20,6 @@ from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning.machine import MACHINES, Machine
 from layoutconv.planning.tile import TileConfig
-from layoutconv.tuning import precompile
 
 from ..stand_ins import Clock, Gpu
 
@@ -154,11 +153,10 @@ def test_cache_commands_where_there_is_no_cache(
 
 
 @pytest.fixture
-def of_96_rows(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, clock: Clock) -> Clock:
+def of_96_rows(gpu: Gpu, clock: Clock) -> Clock:
     """A GPU on which tiles of 96 rows are the fastest."""
     gpu.says(is_available=True, current_device=-1)
     gpu.like(MACHINE)
-    monkeypatch.setattr(precompile, "compile_kernels", lambda *args: None)
     clock.measures(lambda *of: lambda plan: 4.0 if plan.tile.m == 96 else 8.0)
     return clock
 

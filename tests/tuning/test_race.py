@@ -23,7 +23,8 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.sparse.views import kernel_map_view
-from layoutconv.tuning import precompile, race
+from layoutconv.tuning import race
+from layoutconv.tuning.precompile import compile_kernels
 from layoutconv.tuning.tuned_problems import PASSES, views_of
 
 from ..stand_ins import Clock, Gpu
@@ -299,10 +300,10 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     assert len(request) < 6000 < index.numel()
     ticks: list[tuple[int, int]] = []
     needs = [(sparse, spec) for spec in specs]
-    precompile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
+    compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert ticks == [(0, 2), (1, 2), (2, 2)]
     assert all(store.is_kept(sparse, spec) for spec in specs)
-    precompile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
+    compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert len(ticks) == 3  # nothing was missing
 
 
