@@ -20,7 +20,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import isnan
@@ -100,6 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("bench_dense: error: it measures a GPU, and torch sees none", file=sys.stderr)
         return 2
+    return run(options)
+
+
+def run(
+    options: argparse.Namespace,
+    measured: Callable[..., Iterator[Any]] = measured,
+    host_times: Callable[[], dict[str, float]] | None = None,
+) -> int:
+    """Measure rows and the host's times by these functions, and report; 1 as of :func:`main`."""
     chosen = [job for job in jobs(options.quick) if re.search(options.rows, job.name)]
     if options.compile:
         with Progress().step("Compiling") as progress:
@@ -118,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append(found)
                 progress.print(found)
             progress.tick(done, len(chosen))
-    host = _host_times()
+    host = (host_times or _host_times)()
     if host:
         print(
             "host time of a call: " + ", ".join(f"{name} {us:.1f} us" for name, us in host.items())

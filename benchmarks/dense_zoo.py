@@ -18,11 +18,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from gpu_rows import first_line, measured
@@ -46,16 +47,28 @@ REPEATS = 5  # such batches, of whose times the median is taken
 ABSENT = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 
 
+class Tools(NamedTuple):
+    """Functions that measure rows, call another one in processes, and tell the time."""
+
+    measured: Callable[..., Any] = measured
+    in_processes: Callable[..., Any] = in_processes
+    now: Callable[[], float] = time.monotonic
+
+
+TOOLS = Tools()
+
+
 @dataclass(frozen=True)
 class Clock:
     """The seconds that a part may last, and when it began."""
 
     seconds: float
     began: float
+    now: Callable[[], float]
 
     @property
     def over(self) -> bool:
-        return time.monotonic() - self.began >= self.seconds
+        return self.now() - self.began >= self.seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--report", action="store_true", help="print what is in --out, and measure nothing")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, tools: Tools = TOOLS) -> int:
     """Measure the parts and print the report; 0, 1 where a row failed or is wrong, 2 for no GPU."""
     layers = [layer for layer in read(options.zoo) if options.all or layer.core]
     parts = _parts(options, layers)
@@ -87,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         print_predictions([job for part in parts for job in part], ABSENT)
         return 0
     if options.compile_only:
-        return _compiled(parts, options.compile or os.cpu_count() or 1, ABSENT)
+        return _compiled(parts, options.compile or os.cpu_count() or 1, ABSENT, tools)
     failed: list[str] = []
     if not options.report:
         if not torch.cuda.is_available():
@@ -98,8 +111,8 @@ def run(options: argparse.Namespace) -> int:
         if options.compile:
             from layoutconv.gpu.machines import machine_of
 
-            _compiled(waiting, options.compile, machine_of(0))
-        failed = _measured_parts(waiting, known, options)
+            _compiled(waiting, options.compile, machine_of(0), tools)
+        failed = _measured_parts(waiting, known, options, tools)
     rows = list(known.values())
     print_report(rows, layers)
     if options.plot and rows:
@@ -139,16 +152,19 @@ def _known(file: Path | None) -> dict[str, ZooRow]:
 
 
 def _measured_parts(
-    parts: Sequence[Sequence[ZooJob]], known: dict[str, ZooRow], options: argparse.Namespace
+    parts: Sequence[Sequence[ZooJob]],
+    known: dict[str, ZooRow],
+    options: argparse.Namespace,
+    tools: Tools,
 ) -> list[str]:
     """Measure part after part, into ``known`` and the file; the names of rows that failed."""
     failed = []
-    end = time.monotonic() + 60 * options.minutes
+    end = tools.now() + 60 * options.minutes
     mode = "a" if options.resume else "w"
     with open(options.out or os.devnull, mode, encoding="utf-8") as lines:
         for at, part in enumerate(parts):
-            clock = Clock((end - time.monotonic()) / (len(parts) - at), time.monotonic())
-            for job, found in _measured(part, clock):
+            clock = Clock((end - tools.now()) / (len(parts) - at), tools.now(), tools.now)
+            for job, found in _measured(part, clock, tools.measured(part, measure)):
                 if isinstance(found, str):
                     failed.append(job.name)
                     print(f"{job.name:26s} {job.layer}: FAILED: {found}", flush=True)
@@ -161,8 +177,9 @@ def _measured_parts(
     return failed
 
 
-def _measured(part: Sequence[ZooJob], clock: Clock) -> Iterator[tuple[ZooJob, ZooRow | str]]:
-    rows = measured(part, measure)
+def _measured(
+    part: Sequence[ZooJob], clock: Clock, rows: Generator[ZooRow | str, None, None]
+) -> Iterator[tuple[ZooJob, ZooRow | str]]:
     with Progress().step("Measuring") as progress:
         for done, job in enumerate(part):
             progress.tick(done, len(part))
@@ -170,7 +187,7 @@ def _measured(part: Sequence[ZooJob], clock: Clock) -> Iterator[tuple[ZooJob, Zo
                 print(f"{part[0].dtype}: {done} of {len(part)} rows, and the time is over")
                 break
             yield job, next(rows)
-    rows.close()  # type: ignore[attr-defined]
+    rows.close()
 
 
 @torch.no_grad()
@@ -204,11 +221,14 @@ def _set_switches(dtype: str) -> None:
 # -- kernels before they are wanted ----------------------------------------------------------------
 
 
-def _compiled(parts: Sequence[Sequence[ZooJob]], processes: int, machine: Machine) -> int:
+def _compiled(
+    parts: Sequence[Sequence[ZooJob]], processes: int, machine: Machine, tools: Tools
+) -> int:
     """Compile the kernels of rows for a machine, whether it is here or not."""
     jobs = [job for part in parts for job in part]
     with Progress().step("Compiling") as progress:
-        errors = in_processes(partial(compile_row, machine=machine), jobs, processes, progress.tick)
+        compile = partial(compile_row, machine=machine)
+        errors = tools.in_processes(compile, jobs, processes, progress.tick)
     for job, error in zip(jobs, errors, strict=True):
         if error:
             print(f"while compiling {job.name}: {first_line(error)}", file=sys.stderr)

@@ -159,13 +159,10 @@ def test_means_weigh_by_calls_and_time(load_benchmark, layers):
     assert report.per_model(more, by_id) == pytest.approx({"a": 360 / 330, "b": 0.5})
 
 
-def test_a_run_stops_when_its_time_is_over_and_goes_on(
-    load_benchmark, file, monkeypatch, gpu, capsys, tmp_path
-):
+def test_a_run_stops_when_its_time_is_over_and_goes_on(load_benchmark, file, gpu, capsys, tmp_path):
     zoo, report = load_benchmark("dense_zoo"), load_benchmark("zoo_report")
     gpu.says(is_available=True)
     now, asked = [0.0], []
-    monkeypatch.setattr(zoo.time, "monotonic", lambda: now[0])
 
     def measured(jobs, measure):
         assert measure is zoo.measure
@@ -179,18 +176,18 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
                 else report.ZooRow(job.layer.id, job.kind, job.dtype, job.batch, *numbers)
             )
 
-    monkeypatch.setattr(zoo, "measured", measured)
+    tools = zoo.Tools(measured, now=lambda: now[0])
     out = tmp_path / "rows.jsonl"
     command = ["--zoo", str(file), "--out", str(out), "--types", "fp16,tf32", "--passes", "fprop"]
-    main = load_benchmark("bench_dense").main
-    assert main([*command, "--minutes", "1"]) == 1  # three rows of each part
+    options_of = load_benchmark("bench_dense")._options
+    assert zoo.run(options_of([*command, "--minutes", "1"]), tools) == 1  # three rows of each part
     text = capsys.readouterr().out
     assert "fp16: 3 of 6 rows, and the time is over" in text
     assert len(asked) == 6
     before = list(asked)
     with out.open("a") as lines:
         lines.write('{"layer": 1, "ki')  # a run that was killed
-    assert main([*command, "--resume"]) == 1
+    assert zoo.run(options_of([*command, "--resume"]), tools) == 1
     failed = {name for name in before if name.startswith("3 ")}
     assert len(set(asked)) == 12
     assert set(asked[6:]) & set(before) == failed  # what failed is tried again
@@ -199,7 +196,7 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
     assert "10 rows, 2 failed, 2 wrong" in text
     asked.clear()
     plot = tmp_path / "sorted.svg"
-    assert main([*command, "--report", "--plot", str(plot)]) == 1
+    assert zoo.run(options_of([*command, "--report", "--plot", str(plot)]), tools) == 1
     assert not asked
     text = capsys.readouterr().out
     assert "fp16, batch training: time of cuDNN / ours" in text
@@ -216,7 +213,7 @@ def test_it_wants_a_gpu_and_types_that_it_knows(load_benchmark, file, capsys):
         main(["--zoo", str(file), "--types", "fp61"])
 
 
-def test_kernels_are_asked_for_in_processes(load_benchmark, file, monkeypatch):
+def test_kernels_are_asked_for_in_processes(load_benchmark, file):
     """Every row once, and the row's kernels are chosen as on the GPU that is named."""
     zoo, asked = load_benchmark("dense_zoo"), []
 
@@ -225,9 +222,9 @@ def test_kernels_are_asked_for_in_processes(load_benchmark, file, monkeypatch):
         assert count == 3
         return [None] * len(items)
 
-    monkeypatch.setattr(zoo, "in_processes", in_processes)
-    main = load_benchmark("bench_dense").main
-    assert main(["--zoo", str(file), "--compile-only", "--compile", "3", "--types", "fp16"]) == 0
+    command = ["--zoo", str(file), "--compile-only", "--compile", "3", "--types", "fp16"]
+    options = load_benchmark("bench_dense")._options(command)
+    assert zoo.run(options, zoo.Tools(in_processes=in_processes)) == 0
     assert len(asked) == 17  # six layers at the core, one of them without dgrad
     assert {function.func for function, _ in asked} == {zoo.compile_row}
     assert {function.keywords["machine"].name for function, _ in asked} == {"NVIDIA H200"}
