@@ -33,14 +33,14 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from bench_sparse import PEERS, Cloud, Row, clouds, finish, first_line
 from benchmark_options import program
 from network_calls import CAPTURED, KINDS, TARGETS, TOLERANCE, Call, Case, ours
-from network_peers import Request, in_time, names_of
+from network_peers import Request, Result, in_time, names_of
 from roofs import Roof, roof_of
 from timing import median_microseconds
 
@@ -91,8 +91,13 @@ def measure(
     options: argparse.Namespace,
     say: Phases,
     width: float = 1.0,
+    ours: Callable[..., Call] = ours,
+    in_time: Callable[..., list[Result]] = in_time,
 ) -> Iterator[Row | str]:
-    """The rows of a cloud, and the names of those that failed."""
+    """The rows of a cloud, and the names of those that failed.
+
+    ``ours`` makes the call of a row, ``in_time`` runs a peer.
+    """
     names = {kind: f"{kind} {cloud.name} fp16" for kind in KINDS}
     wanted = {kind: name for kind, name in names.items() if re.search(options.rows, name)}
     if not wanted:

@@ -130,7 +130,7 @@ def five_microseconds(bench, monkeypatch):
 
 
 @pytest.mark.usefixtures("five_microseconds")
-def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tmp_path):
+def test_rows_and_failures(bench, calls, cloud, options, capsys, tmp_path):
     """Peers that fail are left out, rows that fail are reported, others run."""
     dry: list[str] = []
 
@@ -146,12 +146,11 @@ def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tm
             return [("eager", "slow", "exceeded 300 s"), ("given", "slow", "exceeded 300 s")]
         return [("eager", "quick", 1e9), ("eager", "quick folded", 5e8)]
 
-    monkeypatch.setattr(bench, "ours", ours)
-    monkeypatch.setattr(bench, "in_time", in_time)
     options.rows = "eager|given|graph "
     options.compile = 2
     roof, say = bench.roof_of("NVIDIA H200"), bench.Phases(bench.Progress())
-    found = list(bench.measure(cloud, ["quick", "slow"], roof, options, say, WIDTH))
+    peers = ["quick", "slow"]
+    found = list(bench.measure(cloud, peers, roof, options, say, WIDTH, ours, in_time))
     eager, given, graph = found
     assert given == "given cube fp16"
     assert eager.right
