@@ -32,7 +32,9 @@ from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.kernel_source import Later, source
 from layoutconv.gpu.launch import Launch
 from layoutconv.gpu.line_packing import pack_lines
+from layoutconv.kernels.compile import store
 from layoutconv.ops.execute import execute_cpu
+from layoutconv.planning.kernel_key import signature
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tensors import tensor_checks
 from layoutconv.tuning import precompile
@@ -40,6 +42,7 @@ from layoutconv.tuning.precompile import _look_in_fork
 from layoutconv.view.gemm_view import GemmView
 
 from ..executors.addresses import tensor_at
+from ..kernels.kept_kernels import Kernel
 from ..stand_ins import Gpu
 from ..warm_process import run_python
 
@@ -132,12 +135,14 @@ def test_a_dry_call_meets_zeros_and_the_next_one_does_not(asked: list[list[Any]]
     torch.testing.assert_close(run(view), execute_cpu(VIEW, X, W, torch.empty(1, 6, 6, 16)))
 
 
-def test_what_is_on_disk_is_not_asked_for(
-    asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precompile, "is_kept", lambda view, spec: True)
+def test_what_is_on_disk_is_not_asked_for(asked: list[list[Any]], tmp_path: Path) -> None:
+    assert lc.precompile(run, replace(VIEW)) == 1
+    ((request,),) = asked
+    view, spec = pickle.loads(request)
+    key = store.KernelKey(signature(view, spec.along, spec.epilogue), spec)
+    store._keep(Kernel(1), store._path(tmp_path, store._digest(key)), {})
     assert lc.precompile(run, replace(VIEW)) == 0
-    assert asked == []
+    assert len(asked) == 1
 
 
 def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
