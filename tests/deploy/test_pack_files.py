@@ -10,6 +10,7 @@ import pickle
 import stat
 import zipfile
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from layoutconv.kernels.compile import store
 from layoutconv.planning.machine import MACHINES
 
 from ..stand_ins import Gpu
+from ..watched import Watch
 
 NET = torch.nn.Linear(4, 3).eval()
 X = torch.ones(2, 4)
@@ -170,7 +172,8 @@ def test_another_gpu_or_processor_is_refused(tmp_path: Path, gpu: Gpu) -> None:
         lc.load_pack(path, "cuda")
 
 
-def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+def test_what_cannot_be_packed(tmp_path: Path, watched: Watch, gpu: Gpu) -> None:
+    compiled = watched("precompile", import_module("layoutconv.deploy.pack"))
     gpu.says(is_available=False)
     path = tmp_path / "net.pack"
     with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* no GPU here, got"):
@@ -184,7 +187,6 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             lc.pack(NET, X, nothing, arch=ARCH)
         with pytest.raises(TypeError, match=rf"`path`: expected a path, .* got {what}"):
             lc.load_pack(nothing)
-    monkeypatch.setattr("layoutconv.deploy.pack.precompile", None)  # nothing is compiled before
     with pytest.raises(FileNotFoundError, match=r"nowhere/net\.pack"):
         lc.pack(NET, X, tmp_path / "nowhere" / "net.pack", arch=ARCH)
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):
@@ -193,6 +195,7 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         lc.pack(None, X, path, arch=ARCH)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"`example`: expected at least one example"):
         lc.pack(NET, [], path, arch=ARCH)
+    assert compiled == []  # nothing is compiled before
     assert not path.exists()
 
 
