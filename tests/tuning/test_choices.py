@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,13 +28,7 @@ KEY = "0" * 64
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    shipped(monkeypatch, {})
     return tmp_path
-
-
-def shipped(patch: pytest.MonkeyPatch, table: dict[str, Any]) -> None:
-    """The package has a table of choices, by GPU and by key."""
-    patch.setattr(measured_choices, "_shipped", lambda: table)
 
 
 def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
@@ -137,15 +130,14 @@ def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
     tile = TileConfig((256, 64, 32), (4, 1), 4)
     times = {"microseconds": 1.0, "model_microseconds": 2.0}
     entry = {"format": 2, "tile": tile_to_json(tile), "splits": 1, "problem": "", **times}
-    shipped(monkeypatch, {"NVIDIA H200": {KEY: entry}})
+    monkeypatch.setitem(measured_choices._shipped(), "NVIDIA H200", {KEY: entry})
     assert find(KEY, PROBLEM, MACHINE) == (tile, 1)
     assert find(KEY, PROBLEM, replace(MACHINE, name="another")) is None
     remember(KEY, MACHINE, CHOICE)
     assert find(KEY, PROBLEM, MACHINE) == (CHOICE.tile, 1)
 
 
-def test_the_table_of_the_package_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_the_table_of_the_package_is_one() -> None:
     for table in measured_choices._shipped().values():
         for key, entry in table.items():
             assert len(key) == 64
