@@ -120,8 +120,10 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem, windowed: Sequence[int]) -> Grid:
-        """Return the least grid, with padding along the modes ``windowed``. With windows along D,
-        the longer of D and H is the slowest mode, since stretches overlap by its pitch.
+        """Return the least grid, with padding along the modes ``windowed``.
+
+        With windows along D, the longer of D and H is the slowest mode, since stretches overlap by
+        its pitch.
         """
         cells, order = list(problem.output_spatial), list(range(problem.rank))
         for mode in windowed:
@@ -133,7 +135,7 @@ class Grid(NamedTuple):
 
     @property
     def pitches(self) -> tuple[int, ...]:
-        """How many cells neighbours along each spatial mode are apart."""
+        """The distance of neighbours along each spatial mode, in cells."""
         at = {mode: place for place, mode in enumerate(self.order)}
         faster = [self.order[at[mode] + 1 :] for mode in range(len(self.cells))]
         return tuple(prod(self.cells[mode] for mode in modes) for modes in faster)
@@ -142,9 +144,11 @@ class Grid(NamedTuple):
         """Return runs over a tensor; ``modes`` are numbers of ``VoxelRuns`` by spatial mode."""
         N, *extents, C = tensor
         pitch = [prod(extents[mode + 1 :]) for mode in range(len(extents))]
-        extents, pitch, cells = map(self._triple, (extents, pitch, self.cells))
         given = {name: self._triple(of, int(name != "start")) for name, of in modes.items()}
-        return VoxelRuns((N, *extents, C), pitch, cells, **given, runs=runs, run=RUN, span=span)
+        return VoxelRuns(
+            (N, *self._triple(extents), C), self._triple(pitch), self._triple(self.cells), **given,
+            runs=runs, run=RUN, span=span,
+        )  # fmt: skip
 
     def _triple(self, modes: Sequence[int], fill: int = 1) -> Triple:
         """Return numbers in the order of the grid, extended to three."""

@@ -93,7 +93,7 @@ def test_another_size_is_the_same_kernel() -> None:
     ],
 )
 def test_which_taps_have_copies(problem: ConvProblem, copies: list[int]) -> None:
-    """Those along strides, or all."""
+    """The taps along strides, or all of them."""
     assert [found.b.shape[2] for found in k_major_wgrads(problem)] == copies
 
 
