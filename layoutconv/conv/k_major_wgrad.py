@@ -88,7 +88,8 @@ class KMajorWgrad(NamedTuple):
 
 
 def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
-    """Yield the way to window all taps but those along modes with a stride, and that to copy all.
+    """Yield the ways to window all taps but those along modes with a stride; not those along D,
+    either, which is short in videos; and to copy all.
 
     Nothing for groups, for channels that are no whole vectors, and for a way with more modes than
     TMA has.
@@ -102,7 +103,8 @@ def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
         return
     modes = zip(problem.taps, problem.stride, strict=True)
     adjacent = tuple(i for i, (taps, stride) in enumerate(modes) if taps > 1 and stride == 1)
-    for windowed in dict.fromkeys((adjacent, ())):
+    of_planes = tuple(mode for mode in adjacent if mode - problem.rank >= -2)
+    for windowed in dict.fromkeys((adjacent, of_planes, ())):
         found = _k_major(problem, windowed)
         if found is not None:
             yield found

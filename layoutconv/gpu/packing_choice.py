@@ -42,9 +42,9 @@ HALF_TILE, K_TILE = 16, 32  # float32 of the k-tiles that threads copy, and TMA
 # How much longer gradients of several taps take in tf32 than expected that read both operands word
 # by word: 1.0 to 1.45 times, of 41 layers on an H200.
 WORD_BY_WORD = 1.25
-# How much longer such gradients take of volumes that multiply K-major copies, with fewer filters
-# than wgmma has rows: 1.2 to 1.55 times, of seven layers.
-SHORT_OF_ROWS, ROWS = 1.35, 64
+# How much longer K-major copies of volumes multiply than expected with fewer filters than wgmma has
+# rows, and again with fewer channels: 1.25 to 1.5 times, and 1.5 to 2.4, of nine layers.
+SHORT_OF_ROWS, ROWS = 1.4, 64
 # How much longer forward passes take than expected whose packed rows have 16 bytes, so that each
 # vector is of another tap: 1.3 to 1.9 times, of thirteen layers on an H200.
 ROWS_OF_A_VECTOR = 1.6
@@ -219,7 +219,8 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
         yield _wgrad(found, exchanges=False)
     if reads_along_sums(of.dtype, of.precision, of.machine):
         volumes = sum(taps > 1 for taps in problem.taps) == 3
-        slower = SHORT_OF_ROWS if volumes and problem.K < ROWS else 1.0
+        short = (problem.K < ROWS) + (problem.C < ROWS)
+        slower = SHORT_OF_ROWS**short if volumes else 1.0
         for each in k_major_wgrads(problem):
             fits = of.dtype.itemsize * (each.a.size + each.b.size) <= WORKSPACE
             if fits and max(each.a.size, each.b.size) < MOST:
@@ -297,7 +298,8 @@ def dgrad_packings(
     """Yield the candidates of :func:`packed_dgrad`."""
     K, vector, row = problem.K, of.vector, problem.C * prod(problem.taps)
     along_sums = reads_along_sums(of.dtype, of.precision, of.machine)
-    of_tiles = along_sums and K > FEW  # k-tiles of one tap, which TMA loads
+    # Where k-tiles would span taps, those of one tap, which TMA loads.
+    of_tiles = along_sums and K > FEW and K % HALF_TILE > 0
     unit = K_TILE if of_tiles else vector
     widths = {K, -(-K // unit) * unit}
     if vector > K:
