@@ -41,7 +41,7 @@ ACROSS_TAPS = 1.6
 HALF_TILE, K_TILE = 16, 32  # float32 of the k-tiles that threads copy, and TMA
 # How much longer gradients of several taps take in tf32 than expected that read both operands word
 # by word: 1.0 to 1.45 times, of 41 layers on an H200.
-WORD_BY_WORD = 1.25
+BY_WORDS = 1.25
 # How much longer K-major copies of volumes multiply than expected with fewer filters than wgmma has
 # rows, and again with fewer channels: 1.25 to 1.5 times, and 1.5 to 2.4, of nine layers.
 SHORT_OF_ROWS, ROWS = 1.4, 64
@@ -209,7 +209,7 @@ def packed_wgrad(
     if of is None:
         return None
     words = reads_along_sums(of.dtype, of.precision, of.machine) and prod(problem.taps) > 1
-    slower = WORD_BY_WORD if words and problem.K >= ROWS and problem.C > FEW else 1.0
+    slower = BY_WORDS if words and problem.K >= ROWS and problem.C > FEW else 1.0
     return _best(problem, direct, of, wgrad_packings(problem, of), slower)
 
 
