@@ -116,6 +116,32 @@ def test_a_program_is_saved_loaded_and_refuses_what_the_network_refuses() -> Non
         served(features, outside)
 
 
+class OneTap(nn.Module):
+    """A head of one tap, whose gradients need the pairs of its map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = lc.nn.SubmConv3d(3, 5, 1)
+
+    def forward(self, features: Tensor, cells: Tensor) -> Any:
+        return (self.head(SparseTensor(features, cells, SHAPE, 2)).features,)
+
+
+def test_a_layer_of_one_tap_takes_other_clouds_with_gradients_too() -> None:
+    """Its pairs fill one chunk in the example, and more in other clouds."""
+    net, shapes = OneTap(), ({0: ROWS}, {0: ROWS})
+    program = torch.export.export(net, tensors(90), dynamic_shapes=shapes, strict=False)
+    check(program.module(), net)
+    cells = torch.cartesian_prod(*map(torch.arange, (2, *SHAPE))).int()
+    features = torch.randn(len(cells), 3)
+    assert len(cells) > 512
+    gradients = [
+        torch.autograd.grad(run(features, cells)[0].square().sum(), net.head.weight)[0]
+        for run in (net, torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=True))
+    ]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+
+
 def test_a_compiled_network_finds_its_maps_and_trains() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -1,13 +1,15 @@
 """The pairs of a kernel map as an operator, which ``torch.compile`` takes into its graphs whole.
 
 The number of pairs depends on data, but the shapes of a graph must not: so there are as many chunks
-as possible pairs need, and those past the last pair are empty.
+as possible pairs need, and those past the last pair are empty. One tap has a chunk more: torch asks
+of every tensor in a graph if a mode is 1, and a graph whose chunks may be 1 serves few rows alone.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .tap_pairs import Counts, Pairs, counts_of, pairs_of
 
@@ -21,13 +23,17 @@ torch.library.define(
 @torch.library.impl("layoutconv::map_pairs", ("cpu", "cuda"))
 def _map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     pairs = pairs_of(index, chunk, Counts(counts_of(index).there))  # unread by the host
+    if index.shape[1] == 1:
+        both = pairs.outputs, pairs.inputs
+        outputs, inputs = (pad(rows, (0, 0, 0, 1), value=-1) for rows in both)
+        return outputs, inputs, pairs.lengths
     return pairs.outputs, pairs.inputs.clone(), pairs.lengths  # operators need memory of their own
 
 
 @torch.library.register_fake("layoutconv::map_pairs")
 def _fake_map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     rows, taps = index.shape
-    chunks = taps * ((rows + chunk - 1) // chunk)
+    chunks = taps * ((rows + chunk - 1) // chunk) + (taps == 1)
     outputs, inputs = (index.new_empty((chunks, chunk)) for _ in range(2))
     return outputs, inputs, index.new_empty(taps, dtype=torch.int64)
 
