@@ -165,8 +165,9 @@ class _OnRows(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(values: Tensor, *rows: Tensor) -> Tensor:
-        batch = rows[2].long()
+    # Without gradients, dynamo tells by the number of parameters that there is no ctx.
+    def forward(values: Tensor, order: Tensor, starts: Tensor, batch: Tensor) -> Tensor:
+        batch = batch.long()
         if not len(values):
             return values.new_zeros(len(batch), values.shape[1])
         return values.index_select(0, batch.clamp(min=0)).masked_fill_((batch < 0)[:, None], 0)

@@ -185,6 +185,20 @@ def test_in_a_network_and_by_itself() -> None:
         through(net[1], x)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_norms_of_images_compile_whole(gradients: bool) -> None:
+    torch._dynamo.reset()
+    norm, x = make("groups"), cloud(3, 6)
+    x = x.replace(x.features.requires_grad_(gradients))
+
+    def run(features: Tensor) -> Tensor:
+        return through(norm, x.replace(features)).features
+
+    with torch.set_grad_enabled(gradients):
+        compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x.features), run(x.features))
+
+
 @pytest.mark.parametrize(
     "module",
     [nn.ReLU(), nn.BatchNorm1d(6), nn.Linear(6, 3), nn.GroupNorm(2, 6), nn.Dropout(), nn.GELU()],
