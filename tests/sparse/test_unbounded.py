@@ -266,3 +266,12 @@ def test_unions_beyond_32_bits_are_refused():
     for join in (lambda: far + farther, lambda: lc.sparse.collate([far, farther])):
         with pytest.raises(ArgumentError, match=r"`coords`: expected a box of fewer than 2\*\*31"):
             join()
+
+
+def test_a_box_too_large_for_keys_is_named_without_images_too():
+    """The key's stride per image must fit into 64 bits, even if there is no image."""
+    none = torch.zeros(0, 5, dtype=torch.int32)
+    for images in (0, 1):
+        x = SparseTensor(torch.zeros(0, 1), none, (2**16,) * 4, images)
+        with pytest.raises(ArgumentError, match=r"`spatial_shape`: expected fewer than 2\*\*63"):
+            lc.nn.SparseMaxPool4d(3, 2)(x)

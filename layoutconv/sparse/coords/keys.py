@@ -85,8 +85,8 @@ def key_strides(
 def fits_keys(
     spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
 ) -> bool:
-    """Return whether the largest key of such a grid fits in 63 bits."""
-    return batch_size * prod(_widened(spatial_shape, halo)) <= MAX_KEY
+    """Return whether the largest key of such a grid, and the stride of images, fit in 63 bits."""
+    return max(batch_size, 1) * prod(_widened(spatial_shape, halo)) <= MAX_KEY
 
 
 def _widened(spatial_shape: Sequence[int], halo: Sequence[int] | None) -> list[int]:
