@@ -147,8 +147,8 @@ class CoordinateManager:
         return found[0]
 
     def count_images(self, count: int) -> None:
-        """Take the number of images from the first tensor; later ones may not have more."""
-        if self._batch_size is None:
+        """Take the number of images from the first tensor that has rows; no other may have more."""
+        if not self._batch_size:
             self._batch_size = count
         elif count > self._batch_size:
             expected = f"images from 0 to {self._batch_size - 1}, as the coordinate_manager has"
@@ -186,7 +186,7 @@ class CoordinateManager:
                 got = f"{cells[row, 1:].tolist()} in row {row}"
                 raise ArgumentError("coordinates", f"multiples of tensor_stride {steps}", got)
             cells = cells // divisor
-        every = Coordinates.unbounded(cells, self._batch_size, repeated=True)
+        every = Coordinates.unbounded(cells, repeated=True)
         self.count_images(every.batch_size)
         rows, place = first_rows(every)
         kept = every.cells if len(rows) == len(cells) else every.cells[rows]
