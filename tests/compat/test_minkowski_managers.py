@@ -28,3 +28,48 @@ def test_a_tensor_without_rows_leaves_the_number_of_images_open():
         assert total.C.tolist() == x.C.tolist()
         assert torch.equal(total.F, x.F)
     assert ME.MinkowskiGlobalSumPooling()(x).F.tolist() == [[1.0], [0.0], [1.0]]
+
+
+def along(values: torch.Tensor) -> ME.SparseTensor:
+    """One feature at each coordinate 0, 1, ... of one image."""
+    rows = torch.arange(len(values), dtype=torch.int32)
+    return ME.SparseTensor(values[:, None], torch.stack([rows * 0, rows], 1))
+
+
+def test_outputs_at_another_tensor_stride_than_the_layers_read_their_own_neighbours():
+    """Cells are counted in units of their tensor stride, but neighbours are those in space."""
+    x = along(torch.randn(9, dtype=torch.float64))
+    halves = ME.MinkowskiMaxPooling(2, 2, dimension=1)(x)
+    quarters = ME.MinkowskiMaxPooling(2, 2, dimension=1)(halves)
+    conv = ME.MinkowskiConvolution(1, 1, kernel_size=3, dimension=1).double()
+    every = conv(x).F
+    for coarse, step in ((halves, 2), (quarters, 4)):
+        for where in (coarse, coarse.coordinate_map_key):
+            y = conv(x, where)
+            assert y.tensor_stride == [step]
+            torch.testing.assert_close(y.F, every[::step])
+    up = ME.MinkowskiConvolutionTranspose(1, 1, kernel_size=3, stride=2, dimension=1).double()
+    wide = torch.nn.functional.pad(quarters.F * up.kernel[:, 0, 0], (0, 1))  # to a stride of 4
+    torch.testing.assert_close(up(quarters, x).F[:, 0], wide.flatten()[1:10])
+    pooled = ME.MinkowskiMaxPooling(2, 2, dimension=1)(x, quarters)
+    torch.testing.assert_close(pooled.F, quarters.F)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ME.MinkowskiConvolution(1, 1, 3, dimension=1),
+        ME.MinkowskiConvolutionTranspose(1, 1, 2, 2, dimension=1),
+        ME.MinkowskiMaxPooling(2, 2, dimension=1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_outputs_that_a_layer_cannot_compute_are_named(layer):
+    x, other = along(torch.ones(8)), along(torch.ones(5))
+    pool = ME.MinkowskiMaxPooling(2, 2, dimension=1)
+    coarse = pool(x)
+    wrong = pool(coarse) if isinstance(layer, ME.MinkowskiConvolutionTranspose) else x
+    with pytest.raises(ArgumentError, match="`coordinates`: expected ones whose tensor stride"):
+        layer(coarse, wrong)
+    with pytest.raises(ArgumentError, match="`coordinates`: expected a tensor with the same coord"):
+        layer(coarse, other)

@@ -37,6 +37,21 @@ def strides_after(
     return tuple(a // b for a, b in zip(strides, steps, strict=True))
 
 
+def steps_between(fine: CoordinateMapKey, coarse: CoordinateMapKey) -> list[int]:
+    """Return how many cells of a tensor stride are one of a coarser, along each axis.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` if it is none of its multiples.
+
+    >>> steps_between(CoordinateMapKey([1, 2]), CoordinateMapKey([2, 2]))
+    [2, 1]
+    """
+    own, others = fine.get_tensor_stride(), coarse.get_tensor_stride()
+    both = list(zip(own, others, strict=True))
+    if any(not a or not b or b % a for a, b in both):
+        raise ArgumentError("coordinates", f"ones whose tensor stride suits {own}", others)
+    return [b // a for a, b in both]
+
+
 class CoordinateMapKey:
     """The name of coordinates in a manager: a tensor stride, and a word if it has several such.
 
@@ -309,10 +324,16 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> KernelMap:
-        """Return the kernel map of a layer, with taps in the order of :func:`weight_of`."""
+        """Return the kernel map of a layer, with taps in the order of :func:`weight_of`.
+
+        The layer's stride is that between the tensor strides, as a user may name the outputs.
+        """
         inputs, outputs = self.cells(in_key), self.cells(out_key)
-        if is_pool and region.kernel_stride == region.kernel_size:  # a cell is in one window
-            sizes = region.kernel_size
+        is_tiled = is_pool and region.kernel_stride == region.kernel_size  # a cell is in one window
+        fine, coarse = (out_key, in_key) if is_transpose else (in_key, out_key)
+        region = region.of_stride(steps_between(fine, coarse))
+        if is_tiled:
+            sizes = region.kernel_stride
             region = KernelGenerator(sizes, sizes, dimension=self.D)
             ends = (outputs, inputs) if is_transpose else (inputs, outputs)
             found = _strided(*ends, region, [0] * self.D)

@@ -152,6 +152,18 @@ class KernelGenerator:
         whole_per_mode("tensor_stride", tensor_stride, self.dimension)
         return self.region_type, torch.empty(0, dtype=torch.int32), self.kernel_volume
 
+    def of_stride(self, steps: list[int]) -> KernelGenerator:
+        """Return this filter with a stride of ``steps``.
+
+        >>> KernelGenerator(3, dimension=2).of_stride([2, 2]).kernel_stride
+        [2, 2]
+        """
+        if steps == self.kernel_stride:
+            return self
+        sizes = self.kernel_size, steps, self.kernel_dilation
+        options: dict[str, Any] = {"region_type": self.region_type, "dimension": self.dimension}
+        return KernelGenerator(*sizes, expand_coordinates=self.expand_coordinates, **options)
+
     @property
     def tiles(self) -> bool:
         """Return whether this is a cube as large as the stride: regions meet and do not overlap.

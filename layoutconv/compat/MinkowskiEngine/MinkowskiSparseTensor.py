@@ -322,6 +322,7 @@ def key_of(
     if isinstance(coordinates, CoordinateMapKey):
         return coordinates
     if isinstance(coordinates, SparseTensor):
+        input._check_manager(coordinates, "coordinates")
         return coordinates.coordinate_map_key
     if not isinstance(coordinates, torch.Tensor):
         expected = "a tensor, a SparseTensor or a CoordinateMapKey"

@@ -207,11 +207,11 @@ class Tensor(NoTensor):
     def _is_at(self, other: Any) -> bool:
         raise NotImplementedError
 
-    def _check_manager(self, other: Tensor) -> None:
-        check_tensor("other", other)
+    def _check_manager(self, other: Tensor, name: str = "other") -> None:
+        check_tensor(name, other)
         if self._manager is not other._manager:
             expected = "a tensor with the same coordinate_manager"
-            raise ArgumentError("other", expected, "one with another")
+            raise ArgumentError(name, expected, "one with another")
 
     def _beside(self, other: Any) -> TorchTensor:
         """Features of a tensor at the same coordinates; as of in-place operations."""
