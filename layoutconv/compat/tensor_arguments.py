@@ -24,6 +24,21 @@ def check_tensors(**tensors: Any) -> None:
             raise ArgumentTypeError(name, "a torch tensor", type(value).__name__)
 
 
+def check_dtype(features: Tensor, weight: Tensor) -> None:
+    """Raise :class:`~layoutconv.errors.ArgumentTypeError` for a weight of another dtype than the
+    features, where autocast does not make them one.
+
+    >>> check_dtype(torch.ones(1).half(), torch.ones(1))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `weight`: expected torch.float16, the dtype of\
+ the features, got torch.float32
+    """
+    if features.dtype is not weight.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise ArgumentTypeError(
+            "weight", f"{features.dtype}, the dtype of the features", weight.dtype
+        )
+
+
 def as_numbers(name: str, value: Any, modes: str = "", device: Any = None) -> Tensor:
     """Return a tensor, an array or a list of real numbers as a tensor, on a device if not one yet.
 

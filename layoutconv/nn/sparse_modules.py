@@ -299,7 +299,7 @@ def _padding(padding: Padding, rank: int) -> tuple[Any, ...]:
 def _check_input(input: SparseTensor, module: SparseConvolution) -> None:
     """Check spatial modes and channels; errors name the module, not the shape of its weight."""
     coordinates = getattr(input, "coordinates", None)
-    if coordinates is None:
+    if not isinstance(coordinates, Coordinates):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if len(coordinates.spatial_shape) != module.rank:
         expected = f"{module.rank} spatial modes, as {type(module).__name__} has"

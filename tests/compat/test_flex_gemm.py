@@ -153,3 +153,11 @@ def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(watched, gpu):
         sparse_submanifold_conv3d(
             feats, copied.as_subclass(torch.Tensor), shape, weight, neighbor_cache=cache
         )
+
+
+def test_no_points_are_sampled_to_no_rows():
+    feats, coords = torch.ones(2, 3), torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0]]).int()
+    grid = torch.zeros(2, 0, 3)
+    for mode in ("nearest", "trilinear"):
+        found = grid_sample_3d(feats, coords, (2, 3, 2, 2, 2), grid, mode)
+        assert found.shape == (2, 0, 3)

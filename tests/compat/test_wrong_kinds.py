@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import layoutconv as lc
 import layoutconv.compat.MinkowskiEngine as ME  # noqa: N817
+import layoutconv.compat.spconv.pytorch as spconv
 import layoutconv.compat.torchsparse as torchsparse
+from layoutconv.compat.flex_gemm.ops.spconv import sparse_submanifold_conv3d
 from layoutconv.compat.MinkowskiEngine.MinkowskiKernelGenerator import get_kernel_volume
 from layoutconv.compat.MinkowskiEngine.sparse_matrix_functions import spmm, spmm_average
+from layoutconv.compat.spconv.pytorch import tables
 from layoutconv.compat.spconv.pytorch.functional import sparse_add
 from layoutconv.compat.spconv.pytorch.utils import gather_features_by_pc_voxel_id
 from layoutconv.compat.torchsparse.nn import functional as spf
@@ -163,6 +167,86 @@ def test_odd_arguments_are_answered_or_named(call):
     ],
 )
 def test_what_is_wrong_of_an_argument_is_said(call, why):
+    with pytest.raises(ArgumentError, match=why):
+        call()
+
+
+KERNEL, SHAPE = torch.ones(8, 3, 3), (1, 3, 4, 4, 4)
+REGION = {"kernel_generator": 3, "dimension": 2}
+SPARSE = ME.SparseTensor(ROWS, CELLS)
+CLOUD = cloud([4], 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (
+            lambda: tables.JoinTable()([]),
+            r"`input`: expected a list of SparseConvTensors",
+        ),
+        (
+            lambda: tables.AddTable()([CLOUD, ROWS]),
+            "`input`: expected a SparseConvTensor",
+        ),
+        (lambda: tables.AddTableMisaligned()(None), "`input`: expected a list of SparseConvTens"),
+        (lambda: spconv.ToDense()(ROWS), "`x`: expected a SparseConvTensor, got Tensor"),
+        (lambda: spconv.RemoveGrid()(ROWS), "`x`: expected a SparseConvTensor, got Tensor"),
+        (lambda: spconv.spatial.RemoveDuplicate()(3), "`x`: expected a SparseConvTensor, got int"),
+        (lambda: lc.nn.SubmConv2d(3, 3, 3)(SPARSE), "`input`: expected a SparseTensor, got Sparse"),
+        (
+            lambda: torchsparse.cat([X, torchsparse.SparseTensor(ROWS[:1], COORDS[:1])]),
+            "`inputs`: expected tensors at the same coordinates, 2 rows, got 1 rows",
+        ),
+        (
+            lambda: torchsparse.nn.Conv3d(3, 4, 3)(torchsparse.SparseTensor(ROWS, None)),
+            "`coords`: expected a torch tensor, got NoneType",
+        ),
+        (
+            lambda: torchsparse.nn.Conv3d(3, 4, 3)(torchsparse.SparseTensor(None, COORDS)),
+            "`feats`: expected a torch tensor, got NoneType",
+        ),
+        (lambda: spf.conv3d(X, None, 2), "`weight`: expected a torch tensor, got NoneType"),
+        (
+            lambda: spf.conv3d(X, KERNEL, 3),
+            r"`weight`: expected \(27, C, K\), a matrix per tap of \(3, 3, 3\), got \(8, 3, 3\)",
+        ),
+        (
+            lambda: torchsparse.nn.Conv3d(3, 4, 1).double()(X),
+            "`weight`: expected torch.float32, the dtype of the features, got torch.float64",
+        ),
+        (
+            lambda: torchsparse.utils.to_dense(ROWS, COORDS, (2, 3)),
+            r"`coords`: expected \(rows, 2\), got \(2, 4\)",
+        ),
+        (
+            lambda: torchsparse.utils.to_dense(ROWS, COORDS, None),
+            "`spatial_range`: expected extents, one per column of coords, got None",
+        ),
+        (
+            lambda: ME.MinkowskiConvolution(3, 4, 1, dimension=2).half()(SPARSE),
+            "`weight`: expected torch.float32, the dtype of the features, got torch.float16",
+        ),
+        (lambda: ME.MinkowskiConvolution(3, 4, **REGION), "`kernel_generator`: expected a KernelG"),
+        (lambda: ME.MinkowskiMaxPooling(2, **REGION), "`kernel_generator`: expected a KernelGener"),
+        (
+            lambda: ME.MinkowskiChannelwiseConvolution(-1, 3, dimension=2),
+            "`in_channels`: expected an integer >= 1, got -1",
+        ),
+        (
+            lambda: SPARSE.features_at_coordinates(CELLS[:, 1:].float()),
+            r"`query_coordinates`: expected \(points, 3\), got \(2, 2\)",
+        ),
+        (
+            lambda: sparse_submanifold_conv3d(None, COORDS, SHAPE, KERNEL),
+            "`feats`: expected a torch tensor, got NoneType",
+        ),
+        (
+            lambda: sparse_submanifold_conv3d(ROWS, COORDS, None, torch.ones(4, 3, 3, 3, 3)),
+            r"`shape`: expected \(N, C, W, H, D\), got None",
+        ),
+    ],
+)
+def test_layers_and_tensors_name_what_does_not_fit(call, why):
     with pytest.raises(ArgumentError, match=why):
         call()
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from ...errors import ArgumentError
 from ...nn import sparse, sparse_depthwise
 from ...sparse import SparseTensor as _SparseTensor
+from ..tensor_arguments import check_dtype
 from ..whole_numbers import whole
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
 from .MinkowskiCoordinateManager import CoordinateMapKey, weight_of
-from .MinkowskiKernelGenerator import Ints, KernelGenerator, check_dimension
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, check_dimension, region_of
 from .MinkowskiSparseTensor import SparseTensor, key_of
 
 
@@ -65,8 +66,7 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
         dimension = check_dimension(dimension)
         in_channels = whole("in_channels", in_channels, 1)
         out_channels = whole("out_channels", out_channels, 1)
-        if kernel_generator is None:
-            kernel_generator = KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
+        kernel_generator = region_of(kernel_generator, kernel_size, stride, dilation, dimension)
         kernel_generator.expand_coordinates = expand_coordinates
         self.in_channels, self.out_channels = in_channels, out_channels
         self.is_transpose, self.dimension = is_transpose, dimension
@@ -99,6 +99,7 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
             raise ArgumentError("input", expected, input.F.shape[1])
         bias = None if self.bias is None else self.bias[0]
         if self.use_mm and coordinates is None:
+            check_dtype(input.F, self.kernel)
             y = input.F.mm(self.kernel)
             return input.on(y if bias is None else y + bias)
         region = self.kernel_generator
@@ -216,8 +217,8 @@ class MinkowskiChannelwiseConvolution(MinkowskiModuleBase):
         dimension: int = -1,
     ) -> None:
         super().__init__()
-        if kernel_generator is None:
-            kernel_generator = KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
+        in_channels = whole("in_channels", in_channels, 1)
+        kernel_generator = region_of(kernel_generator, kernel_size, stride, dilation, dimension)
         self.in_channels, self.dimension = in_channels, dimension
         self.kernel_generator = kernel_generator
         volume = kernel_generator.kernel_volume

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import ArgumentError, shown
+from ...errors import ArgumentError, ArgumentTypeError, shown
 from ..whole_numbers import whole, whole_numbers, whole_per_mode
 
 Ints = Any  # an int, or a sequence, array or tensor of as many as there are modes
@@ -200,3 +200,20 @@ class KernelGenerator:
                 tap //= size
             found.append(tuple(cell))
         return found
+
+
+def region_of(
+    given: KernelGenerator | None, kernel_size: Ints, stride: Ints, dilation: Ints, dimension: Any
+) -> KernelGenerator:
+    """Return a layer's region: ``given``, or else one of its sizes.
+
+    >>> region_of(3, 3, 1, 1, 2)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `kernel_generator`: expected a KernelGenerator,\
+ got int
+    """
+    if given is None:
+        return KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
+    if not isinstance(given, KernelGenerator):
+        raise ArgumentTypeError("kernel_generator", "a KernelGenerator", type(given).__name__)
+    return given

@@ -17,7 +17,7 @@ from ...nn import (
 )
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
 from .MinkowskiCoordinateManager import CoordinateMapKey
-from .MinkowskiKernelGenerator import Ints, KernelGenerator
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, region_of
 from .MinkowskiSparseTensor import SparseTensor, key_of
 from .MinkowskiTensorField import TensorField
 
@@ -81,10 +81,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         dimension: int | None = None,
     ) -> None:
         super().__init__()
-        if kernel_generator is None:
-            kernel_generator = KernelGenerator(
-                kernel_size, stride, dilation, dimension=-1 if dimension is None else dimension
-            )
+        kernel_generator = region_of(kernel_generator, kernel_size, stride, dilation, dimension)
         self.kernel_generator, self.dimension = kernel_generator, kernel_generator.dimension
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:

@@ -261,6 +261,10 @@ class SparseTensor(Tensor):
         self, query_coordinates: TorchTensor
     ) -> tuple[TorchTensor, list[TorchTensor]]:
         """Return the rows around points, int64 (2**D, points), -1 for none, and their weights."""
+        check_tensors(query_coordinates=query_coordinates)
+        if query_coordinates.ndim != 2 or query_coordinates.shape[1] != self._D + 1:
+            expected = f"(points, {self._D + 1})"
+            raise ArgumentError("query_coordinates", expected, tuple(query_coordinates.shape))
         cells = self.cells
         steps = query_coordinates.new_tensor(self.tensor_stride, dtype=torch.float64)
         places = query_coordinates[:, 1:].double() / steps

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...errors import ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError
 from .tensor import SparseTensor, check_input
 
 __all__ = ["cat", "generative_add"]
@@ -18,6 +18,9 @@ def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
         raise ArgumentTypeError("inputs", "a list of SparseTensors", type(inputs).__name__)
     for x in inputs:
         check_input(x, "inputs")
+        if len(x.feats) != len(inputs[0].feats):
+            expected = f"tensors at the same coordinates, {len(inputs[0].feats)} rows"
+            raise ArgumentError("inputs", expected, f"{len(x.feats)} rows")
     return inputs[0].on(torch.cat([x.feats for x in inputs], 1))
 
 

@@ -13,6 +13,7 @@ from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.no_tensor import NoTensor
+from ..tensor_arguments import check_tensors
 from ..whole_numbers import int32_cells, triple, whole_per_mode
 from .utils import to_dense
 from .utils.tensor_cache import cache_for
@@ -218,6 +219,7 @@ def batch_first(coords: Tensor, stride: Sequence[int]) -> Tensor:
 
     Raises :class:`~layoutconv.errors.ArgumentError` for coordinates of another shape.
     """
+    check_tensors(coords=coords)
     if coords.ndim != 2 or coords.shape[1] != 4:
         raise ArgumentError("coords", "(rows, 4)", tuple(coords.shape))
     if not batch_last():

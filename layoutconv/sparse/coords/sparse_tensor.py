@@ -349,7 +349,7 @@ class SparseTensor(NoTensor):
         modes = self.batch_size, *self.spatial_shape
         count = math.prod(modes)
         keys = self.coordinates.keys().where(self.coordinates.cells[:, 0] >= 0, count)
-        return spread(self.features, keys, count + 1)[:count].view(*modes, -1)
+        return spread(self.features, keys, count + 1)[:count].view(*modes, self.features.shape[1])
 
     @classmethod
     def from_dense(cls, grid: Tensor) -> SparseTensor:

@@ -7,8 +7,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, check_choice
 from ....sparse import SparseTensor, devoxelize
+from ...tensor_arguments import check_tensors
+from ...whole_numbers import whole_numbers
 
 __all__ = ["grid_sample_3d", "grid_sample_3d_torch", "set_hashmap_ratio"]
 
@@ -42,16 +44,17 @@ def grid_sample_3d(
     >>> grid_sample_3d(torch.tensor([[1.0], [3.0]]), coords, (1, 1, 2, 2, 2), points)[0].T
     tensor([[2., 1.]])
     """
-    if mode not in ("nearest", "trilinear"):
-        raise ArgumentError("mode", "nearest or trilinear", mode)
+    check_choice("mode", mode, ("nearest", "trilinear"))
+    check_tensors(feats=feats, grid=grid)
     if grid.dim() != 3 or grid.shape[2] != 3:
         raise ArgumentError("grid", "(B, L, 3)", tuple(grid.shape))
-    x = SparseTensor(feats, coords, tuple(shape)[-3:], len(grid))
+    sizes = whole_numbers("shape", shape, 0, "sizes that end in (C, W, H, D)")
+    x = SparseTensor(feats, coords, sizes[-3:], len(grid))
     points = grid.detach().flip(2)  # of z, y, x the last is first
     if mode == "nearest":
         points = points.trunc() + 0.5  # as FlexGEMM rounds, towards zero
     found = devoxelize(x, list(points), mode, voxel_size=1.0, origin=(0.0, 0.0, 0.0))
-    return found.view(*grid.shape[:2], -1)
+    return found.view(*grid.shape[:2], feats.shape[1])
 
 
 grid_sample_3d_torch = grid_sample_3d

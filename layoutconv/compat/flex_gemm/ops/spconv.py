@@ -11,7 +11,8 @@ from torch import Tensor
 from ....errors import ArgumentError, ArgumentTypeError
 from ....nn import sparse
 from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
-from ...whole_numbers import triple
+from ...tensor_arguments import check_tensors
+from ...whole_numbers import triple, whole_numbers
 
 __all__ = [
     "Algorithm",
@@ -177,16 +178,31 @@ def sparse_conv3d(
 
 
 def _sizes(feats: Tensor, weight: Tensor) -> tuple[int, ...]:
+    check_tensors(feats=feats, weight=weight)
+    if feats.ndim != 2:
+        raise ArgumentError("feats", "(rows, C)", tuple(feats.shape))
     if weight.dim() != 5 or weight.shape[-1] != feats.shape[-1]:
         expected = f"(K, kw, kh, kd, {feats.shape[-1]})"
         raise ArgumentError("weight", expected, tuple(weight.shape))
     return tuple(weight.shape[1:4])
 
 
+def _sizes_of(shape: Any) -> list[int]:
+    """Return the five sizes (N, C, W, H, D) of a tensor.
+
+    >>> _sizes_of((1, 4, 8, 8))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `shape`: expected (N, C, W, H, D), got (1, 4, 8, 8)
+    """
+    sizes = whole_numbers("shape", shape, 0, "(N, C, W, H, D)")
+    if len(sizes) != 5:
+        raise ArgumentError("shape", "(N, C, W, H, D)", tuple(sizes))
+    return sizes
+
+
 def _cells(coords: Tensor, shape: Sequence[int]) -> Coordinates:
-    if len(shape) != 5:
-        raise ArgumentError("shape", "(N, C, W, H, D)", tuple(shape))
-    return Coordinates(coords, shape[2:], shape[0])
+    images, _, *extents = _sizes_of(shape)
+    return Coordinates(coords, extents, images)
 
 
 def _check_cache(cache: Any, coords: Tensor, **sizes: tuple[int, ...]) -> None:

@@ -16,14 +16,15 @@ from ....nn.sparse import convolved
 from ....nn.trained_layer import trained_layer
 from ....sparse import KernelMap, SparseTensor
 from ....tensors.epilogue_in_torch import activate
+from ...tensor_arguments import check_dtype
 from ...whole_numbers import whole, whole_per_mode
 from .. import constants
 from ..absent import explain
 from ..core import Activation, ConvAlgo
 from ..version import INTERFACE
-from .core import SparseConvTensor
+from .core import SparseConvTensor, check_input
 from .indice_data import Geometry, map_of_layer
-from .layers import GeometricLayer, check_dtype, check_input, check_rows, features_added
+from .layers import GeometricLayer, check_rows, features_added
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}

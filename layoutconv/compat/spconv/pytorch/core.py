@@ -318,6 +318,15 @@ def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
     return other.features if isinstance(other, SparseConvTensor) else other
 
 
+def check_input(input: Any, ndim: int | None = None, name: str = "input") -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for what such a layer does not take."""
+    if not isinstance(input, SparseConvTensor):
+        raise ArgumentTypeError(name, "a SparseConvTensor", type(input).__name__)
+    if ndim is not None and len(input.spatial_shape) != ndim:
+        got = f"spatial_shape {input.spatial_shape}"
+        raise ArgumentError("input", f"{ndim} spatial modes, as the layer has", got)
+
+
 def expand_nd(ndim: int, value: Any) -> list[int]:
     """Return a number per spatial mode.
 

@@ -93,24 +93,6 @@ def _check_geometry(geometry: Geometry) -> None:
             raise ArgumentError(name, f"every entry >= {least}", values)
 
 
-def check_input(input: Any, ndim: int | None = None) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` for what such a layer does not take."""
-    if not isinstance(input, SparseConvTensor):
-        raise ArgumentTypeError("input", "a SparseConvTensor", type(input).__name__)
-    if ndim is not None and len(input.spatial_shape) != ndim:
-        got = f"spatial_shape {input.spatial_shape}"
-        raise ArgumentError("input", f"{ndim} spatial modes, as the layer has", got)
-
-
-def check_dtype(features: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentTypeError` for a weight of another dtype than the
-    features, where autocast does not make them one."""
-    if not torch.is_autocast_enabled(features.device.type):
-        raise ArgumentTypeError(
-            "weight", f"{features.dtype}, the dtype of the features", weight.dtype
-        )
-
-
 def check_rows(input: SparseConvTensor, y: torch.Tensor, past: torch.Tensor | None) -> None:
     """Raise unless features have one row per cell, and a residual needs no broadcast.
 

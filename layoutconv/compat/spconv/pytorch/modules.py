@@ -16,7 +16,7 @@ from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
 from ....nn.scripting import refuse_scripting
 from ..version import INTERFACE
 from .blocks import run_fused
-from .core import SparseConvTensor
+from .core import SparseConvTensor, check_input
 
 
 class SparseModule(nn.Module):
@@ -179,6 +179,7 @@ class ToDense(SparseModule):
     """``x.dense()``: (N, C, D, H, W)."""
 
     def forward(self, x: SparseConvTensor) -> Any:
+        check_input(x, name="x")
         return x.dense()
 
 
@@ -186,6 +187,7 @@ class RemoveGrid(SparseModule):
     """Drop the tensor's ``grid``."""
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        check_input(x, name="x")
         x.grid = None  # type: ignore[assignment]
         return x
 

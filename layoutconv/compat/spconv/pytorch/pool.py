@@ -11,9 +11,9 @@ from ....sparse import SparseTensor
 from ...whole_numbers import whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
-from .core import SparseConvTensor
+from .core import SparseConvTensor, check_input
 from .indice_data import Geometry, map_for
-from .layers import GeometricLayer, check_input
+from .layers import GeometricLayer
 from .modules import SparseModule
 
 __getattr__ = explain(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....sparse.coords.rows import runs_of
-from .core import SparseConvTensor
+from .core import SparseConvTensor, check_input
 from .modules import SparseModule
 
 
@@ -20,5 +20,6 @@ class RemoveDuplicate(SparseModule):
     """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        check_input(x, name="x")
         runs = runs_of(x.coordinates.check().keys())
         return x.select_by_index(runs.order[runs.first])

@@ -8,14 +8,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....errors import ArgumentError
-from .core import SparseConvTensor
+from ....errors import ArgumentError, ArgumentTypeError, shown
+from .core import SparseConvTensor, check_input
 from .functional import sparse_add_hash_based
 from .modules import SparseModule
 
 
+def _check_list(tensors: Sequence[SparseConvTensor]) -> None:
+    """Raise :class:`~layoutconv.errors.ArgumentTypeError` for anything but a list of tensors."""
+    if not isinstance(tensors, Sequence) or not tensors:
+        raise ArgumentTypeError("input", "a list of SparseConvTensors", shown(tensors))
+    for x in tensors:
+        check_input(x)
+
+
 def _check_cells(tensors: Sequence[SparseConvTensor]) -> SparseConvTensor:
     """Return the first tensor if all have the same number of rows and the same grid; else raise."""
+    _check_list(tensors)
     first, *others = tensors
     for x in others:
         own = x.spatial_shape, x.batch_size, len(x.indices)
@@ -64,6 +73,7 @@ class AddTableMisaligned(SparseModule):
     """The sum of several tensors at different cells: ``functional.sparse_add``."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
+        _check_list(input)
         return sparse_add_hash_based(*input)
 
     def input_spatial_size(self, out_size: Any) -> Any:

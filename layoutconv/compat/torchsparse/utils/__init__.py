@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ....errors import ArgumentError
-from ...whole_numbers import whole_per_mode
+from ...tensor_arguments import check_tensors
+from ...whole_numbers import whole_numbers, whole_per_mode
 
 __all__ = ["make_divisible", "make_ntuple", "make_tensor", "to_dense"]
 
@@ -39,11 +40,15 @@ def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Ten
     Raises :class:`~layoutconv.errors.ArgumentError` for a cell outside the grid (this check waits
     for the device), and for features with another number of rows.
     """
+    check_tensors(feats=feats, coords=coords)
+    extents = whole_numbers("spatial_range", spatial_range, 0, "extents, one per column of coords")
+    if coords.ndim != 2 or coords.shape[1] != len(extents):
+        raise ArgumentError("coords", f"(rows, {len(extents)})", tuple(coords.shape))
     if feats.ndim != 2 or len(feats) != len(coords):
         raise ArgumentError("feats", f"({len(coords)}, C)", tuple(feats.shape))
-    keys = keys_in("spatial_range", coords.long(), spatial_range)
-    grid = feats.new_zeros(prod(spatial_range), feats.shape[1])
-    return grid.index_copy(0, keys, feats).view(*spatial_range, -1)
+    keys = keys_in("spatial_range", coords.long(), extents)
+    grid = feats.new_zeros(prod(extents), feats.shape[1])
+    return grid.index_copy(0, keys, feats).view(*extents, feats.shape[1])
 
 
 def keys_in(name: str, cells: Tensor, extents: Sequence[int]) -> Tensor:

@@ -12,6 +12,7 @@ from .....errors import ArgumentError
 from .....nn import sparse
 from .....sparse import Coordinates, KernelMap, downsample, strided_map, submanifold_map
 from .....sparse import SparseTensor as _SparseTensor
+from ....tensor_arguments import check_dtype, check_tensors
 from ....whole_numbers import triple
 from ...tensor import SparseTensor, check_input, get_allow_negative_coordinates
 from ...version import batch_last
@@ -46,6 +47,7 @@ def conv3d(
     it makes a map, and for ``generative``.
     """
     check_input(input)
+    check_tensors(feats=input.feats, weight=weight)
     sizes, steps = triple("kernel_size", kernel_size, 1), triple("stride", stride, 1)
     mode = downsample_mode_of(config)
     if set(triple("dilation", dilation, 1)) != {1}:
@@ -54,10 +56,14 @@ def conv3d(
     if generative:
         expected = "False; lc.nn.SparseConvTranspose3d generates the cells that it reaches"
         raise ArgumentError("generative", expected, True)
+    if weight.ndim < 2 or weight.numel() != prod(sizes) * prod(weight.shape[-2:]):
+        expected = f"({prod(sizes)}, C, K), a matrix per tap of {sizes}"
+        raise ArgumentError("weight", expected, tuple(weight.shape))
     if input.feats.ndim != 2 or input.feats.shape[1] != weight.shape[-2]:
         expected = f"{weight.shape[-2]} channels, as the weight has"
         raise ArgumentError("input", expected, f"features {tuple(input.feats.shape)}")
     if sizes == steps == (1, 1, 1):
+        check_dtype(input.feats, weight)
         y = fapply(input, torch.matmul, weight if weight.dim() == 2 else weight[0])
         return y if bias is None else y.on(y.feats + bias)
     if transposed:
