@@ -157,6 +157,16 @@ def test_a_compiled_network_finds_its_maps_and_trains() -> None:
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
 
 
+class WithoutBounds(nn.Module):
+    def forward(self, features: Tensor, cells: Tensor) -> Any:
+        return (lc.nn.sparse_max_pool(SparseTensor(features, cells), 2).features,)
+
+
+def test_coordinates_without_bounds_are_refused_by_the_graph_that_reads_none() -> None:
+    with pytest.raises(RuntimeError, match=r"graph of torch\.export.*give a spatial_shape"):
+        exported(WithoutBounds())
+
+
 def test_a_map_may_die_while_the_network_that_found_it_is_compiled() -> None:
     torch._dynamo.reset()
     net, graphs = lc.nn.SparseInverseConv3d(8, 4, 3).requires_grad_(False), []

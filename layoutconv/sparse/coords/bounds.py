@@ -35,8 +35,10 @@ def box_of(
     ((-16, 0), (25, 21), 2)
     """
     if is_compiling() or row_plan.fixed() is not None:
+        graph = "a graph of torch.export, torch.compile or lc.pack"
         raise RuntimeError(
-            "a CUDA graph cannot read coordinates without bounds: give a spatial_shape"
+            f"{graph if is_compiling() else 'a CUDA graph'} cannot read coordinates without "
+            "bounds: give a spatial_shape, as lc.SparseTensor and spconv's tensors have one"
         )
     rank = coords.shape[1] - 1 if isinstance(coords, torch.Tensor) and coords.ndim == 2 else 3
     if not 1 <= rank <= 4:
