@@ -1,4 +1,4 @@
-"""Several tensors of one MinkowskiEngine coordinate manager."""
+"""Coordinates of MinkowskiEngine's tensors: several of one manager, and bounds of sparse grids."""
 
 from __future__ import annotations
 
@@ -73,3 +73,23 @@ def test_outputs_that_a_layer_cannot_compute_are_named(layer):
         layer(coarse, wrong)
     with pytest.raises(ArgumentError, match="`coordinates`: expected a tensor with the same coord"):
         layer(coarse, other)
+
+
+def test_bounds_of_a_sparse_grid_that_do_not_fit_are_named():
+    x, none = along(torch.ones(4)), tensor([])
+    first, last = torch.tensor([0]), torch.tensor([3])
+    assert x.sparse(first, last)[0].shape == (1, 4, 1)
+    assert none.sparse(first)[0].to_dense().shape[-1] == 1
+    for call, why in (
+        (
+            lambda: none.sparse(),
+            "`min_coords`: expected the first coordinate, as the tensor has no",
+        ),
+        (lambda: x.sparse(first + 1), r"`min_coords`: expected at most \[0\], got \[1\]"),
+        (lambda: x.sparse(torch.zeros(2)), r"`min_coords`: expected 1 coordinates, got \(2,\)"),
+        (lambda: x.sparse("x"), "`min_coords`: expected a torch tensor, got str"),
+        (lambda: x.sparse(first, last - 1), r"`max_coords`: expected at least \[3\], got \[2\]"),
+        (lambda: x.dense(None, "x"), "`min_coordinate`: expected a torch tensor, got str"),
+    ):
+        with pytest.raises(ArgumentError, match=why):
+            call()

@@ -177,10 +177,24 @@ class SparseTensor(Tensor):
         max_coords: TorchTensor | None = None,
         contract_coords: bool = True,
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
-        """Return torch's sparse COO tensor, the least coordinate, and the tensor stride."""
-        places, low, steps = self._places(min_coords, contract_coords)
+        """Return torch's sparse COO tensor, the least coordinate, and the tensor stride.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` if a coordinate is outside the bounds.
+        """
+        if min_coords is None and not len(self):
+            expected = "the first coordinate, as the tensor has no rows"
+            raise ArgumentError("min_coords", expected, None)
+        places, low, steps = self._places(min_coords, contract_coords, "min_coords")
         size: tuple[Any, ...] = ()
+        coords = self.C[:, 1:]
+        if (places < 0).any():
+            expected = f"at most {coords.amin(0).tolist()}"
+            raise ArgumentError("min_coords", expected, low.reshape(-1).tolist())
         if max_coords is not None:
+            check_tensors(max_coords=max_coords)
+            if (coords > max_coords.to(places)).any():
+                expected = f"at least {coords.amax(0).tolist()}"
+                raise ArgumentError("max_coords", expected, max_coords.tolist())
             last = max_coords.to(places).reshape(-1) - low.reshape(-1)
             last = last // steps.to(last) if contract_coords else last
             size = ([self._manager.batch_size, *(last + 1).tolist(), self._F.shape[1]],)
@@ -235,14 +249,18 @@ class SparseTensor(Tensor):
         return grid, low if min_coordinate is None else first, steps
 
     def _places(
-        self, start: TorchTensor | None, contract: bool
+        self, start: TorchTensor | None, contract: bool, name: str = "min_coordinate"
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
         steps = torch.tensor(self.tensor_stride, dtype=torch.int32)
         coords = self.C[:, 1:]
+        if start is not None:
+            check_tensors(**{name: start})
+            if start.numel() != self._D:
+                raise ArgumentError(name, f"{self._D} coordinates", tuple(start.shape))
         low = coords.amin(0, keepdim=True) if start is None else start.to(coords).reshape(1, -1)
         if (low.cpu() % steps).any():
             expected = f"multiples of the tensor stride {steps.tolist()}"
-            raise ArgumentError("min_coordinate", expected, low.tolist())
+            raise ArgumentError(name, expected, low.tolist())
         places = coords - low
         return (places // steps.to(places) if contract else places), low, steps
 
