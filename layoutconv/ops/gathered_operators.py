@@ -310,6 +310,8 @@ torch.library.register_fake("layoutconv::sparse_global_pool", _fake_global_pool)
 
 
 # -- gradients ------------------------------------------------------------------------------------
+# What only gradients read is missed when they are taken, not before: a graph that was made without
+# gradients runs where they are recorded, as a served network whose parameters want them.
 
 
 def _needed(name: str, *tensors: Maybe) -> None:
@@ -317,19 +319,23 @@ def _needed(name: str, *tensors: Maybe) -> None:
         raise ArgumentError(name, "a tensor, as the gradient is taken through it", None)
 
 
+def _needed_winners(ctx: Any) -> None:
+    if ctx.mode in ("max", "min") and not ctx.with_winners:
+        raise ArgumentError("winners", "True, as the gradient goes to them", False)
+
+
 def _keep_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, index, inverse, mode, divisor, with_winners = (*inputs, 0, False)[:6]
     winners = output[1]
     ctx.mark_non_differentiable(winners)
-    _needed("inverse", inverse)
-    if mode in ("max", "min") and not with_winners:
-        raise ArgumentError("winners", "True, as the gradient goes to them", False)
-    ctx.mode, ctx.divisor = mode, divisor
+    ctx.mode, ctx.divisor, ctx.with_winners = mode, divisor, with_winners
     ctx.save_for_backward(index, inverse, winners)
 
 
 def _pool_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
     index, inverse, winners = ctx.saved_tensors
+    _needed("inverse", inverse)
+    _needed_winners(ctx)
     if ctx.mode in ("max", "min"):
         found = _ops.sparse_pool_chosen(grad, winners, index, inverse)
     elif ctx.mode == "mean":
@@ -357,12 +363,7 @@ def _pool_chosen_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _keep_depthwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, index, inverse, *pairs, _ = inputs
-    if ctx.needs_input_grad[0]:
-        _needed("inverse", inverse)
-    if ctx.needs_input_grad[1]:
-        _needed("pairs", *pairs)
-    ctx.save_for_backward(x, w, index, inverse, *pairs)
+    ctx.save_for_backward(*inputs[:-1])
 
 
 def _depthwise_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -371,13 +372,12 @@ def _depthwise_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         dx = sparse_depthwise(grad, w, over.back(), x.shape[1])
     if ctx.needs_input_grad[1]:
+        _needed("pairs", over.pairs_out, over.pairs_in, over.lengths)
         dw = sparse_depthwise_wgrad(grad, x, over, w.shape[1])
     return dx, dw, *[None] * 6
 
 
 def _keep_depthwise_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    if ctx.needs_input_grad[1]:
-        _needed("inverse", inputs[3])
     ctx.save_for_backward(*inputs[:-1])
 
 
@@ -392,17 +392,16 @@ def _depthwise_wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 def _keep_global_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, _, starts, batch, mode, *_ = inputs
+    x, _, starts, batch, mode, with_winners = (*inputs, False)[:6]
     winners = output[1]
     ctx.mark_non_differentiable(winners)
-    if mode in ("max", "min") and not len(winners) and len(starts) > 1:
-        raise ArgumentError("winners", "True, as the gradient goes to them", False)
-    ctx.mode, ctx.rows = mode, x.shape[0]
+    ctx.mode, ctx.rows, ctx.with_winners = mode, x.shape[0], with_winners
     ctx.save_for_backward(starts, batch, winners)
 
 
 def _global_pool_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
     starts, batch, winners = ctx.saved_tensors
+    _needed_winners(ctx)
     if ctx.mode in ("max", "min"):
         # An extra row takes elements without a winner; a row wins a channel of at most one image.
         place = torch.where(winners < 0, ctx.rows, winners).long()

@@ -157,6 +157,32 @@ def test_a_compiled_network_finds_its_maps_and_trains() -> None:
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
 
 
+class Pooled(nn.Module):
+    """Layers whose gradients read more of a kernel map than the layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = lc.nn.SubmConv3d(3, 4, 3)
+        self.depthwise = lc.nn.SubmConv3d(4, 4, 3, groups=4)
+        self.pools = nn.ModuleList([lc.nn.SparseMaxPool3d(2), lc.nn.SparseAvgPool3d(2)])
+        self.most = lc.nn.SparseGlobalMaxPool()
+
+    def forward(self, features: Tensor, cells: Tensor) -> Any:
+        x = self.depthwise(self.stem(SparseTensor(features, cells, SHAPE, 2)))
+        return *(pool(x).features for pool in self.pools), self.most(x), x.features
+
+
+def test_a_program_without_gradients_runs_where_they_are_recorded() -> None:
+    """A server that forgets ``torch.no_grad`` gets results; a backward pass names what it lacks."""
+    net = Pooled().eval()
+    found = exported(net).module()(*tensors(150))
+    for one, other in zip(found, net(*tensors(150)), strict=True):
+        torch.testing.assert_close(one, other)
+    for result, name in zip(found, ("inverse", "inverse", "winners", "inverse"), strict=True):
+        with pytest.raises(lc.ArgumentError, match=f"`{name}`: expected .*as the gradient"):
+            result.sum().backward(retain_graph=True)
+
+
 class WithoutBounds(nn.Module):
     def forward(self, features: Tensor, cells: Tensor) -> Any:
         return (lc.nn.sparse_max_pool(SparseTensor(features, cells), 2).features,)
