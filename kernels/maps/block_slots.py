@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import Int32, Int64, cute, range_constexpr
-from ..common.plain_types import AnyList
+from ..common.dsl import Int32, Int64, cute
 from ..common.walk import put, read, select
 from .cooperative import StagePart
 from .hash_table import EMPTY, following, home
@@ -66,31 +65,31 @@ def another(key: Any, seen: Any) -> Any:
 
 
 @cute.jit
-def look_up(slots: Any, keys: AnyList, bits: Any) -> Any:
-    """Look up blocks: the first place and the cells of each, 0 for a block that is absent.
+def read_home(slots: Any, key: Any, bits: Any) -> Any:
+    """Read a key's home slot; of a negative key none, and it is ``EMPTY``."""
+    kind = type(key)
+    seen, first, free = kind(EMPTY), Int32(0), Int64(-1)
+    if key >= 0:
+        seen, first, free = read_slot(slots, home(key, bits), kind)
+    return seen, first, free
 
-    A negative key is not looked up, and no slot is read for it. The home slots of all keys are read
-    before any is compared, and likewise the next slots of all keys whose probes go on.
-    """
-    count, kind = len(keys), type(keys[0])
-    slot, first = (cute.make_rmem_tensor(count, Int32) for _ in range(2))
-    seen, free = cute.make_rmem_tensor(count, kind), cute.make_rmem_tensor(count, Int64)
-    for u in range_constexpr(count):
-        first[u], free[u], seen[u] = Int32(0), Int64(-1), kind(EMPTY)
-        slot[u] = home(keys[u], bits)
-        if keys[u] >= 0:
-            seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
-    going = another(keys[0], seen[0])
-    for u in range_constexpr(1, count):
-        going = going | another(keys[u], seen[u])
-    while going:
-        for u in range_constexpr(count):
-            if another(keys[u], seen[u]):
-                slot[u] = following(slot[u], bits)
-                seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
-        going = another(keys[0], seen[0])
-        for u in range_constexpr(1, count):
-            going = going | another(keys[u], seen[u])
-    for u in range_constexpr(count):
-        free[u] = select(seen[u] == keys[u], free[u], Int64(-1))
-    return [(first[u], ~free[u]) for u in range(count)]
+
+@cute.jit
+def look_further(slots: Any, key: Any, bits: Any) -> Any:
+    """Look up a block whose home slot holds another key: its first place and its cells."""
+    slot = following(home(key, bits), bits)
+    seen, first, free = read_slot(slots, slot, type(key))
+    while another(key, seen):
+        slot = following(slot, bits)
+        seen, first, free = read_slot(slots, slot, type(key))
+    return first, select(seen == key, ~free, Int64(0))
+
+
+@cute.jit
+def look_up(slots: Any, key: Any, bits: Any) -> Any:
+    """Look up a block: its first place and its cells, 0 if it is absent or the key negative."""
+    seen, first, free = read_home(slots, key, bits)
+    word = select(seen == key, ~free, Int64(0))
+    if another(key, seen):
+        first, word = look_further(slots, key, bits)
+    return first, word

@@ -80,7 +80,7 @@ def upto(word: Any, bit: Any) -> Any:
 
 
 def count_of(word: Any) -> Any:
-    return Int32(cute.arch.popc(Uint64(word)))
+    return Int32(cute.arch.popc(word if word.width == 32 else Uint64(word)))
 
 
 def key_of_block(cell: Cell, grid: Cell, kind: Any) -> Any:

@@ -128,6 +128,8 @@ class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
         taps: in the order in which their outputs are yielded, counted from the box's first tap.
     """
 
+    at_once = 4
+
     def __init__(
         self, rank: int, filter: BoxFilter, taps: tuple[Ints, ...], wide: bool = False,
         unit: bool = False,

@@ -94,6 +94,7 @@ class EachRow(StagePart):
     ) -> None:  # fmt: skip
         """Do rows ``first`` to ``end``, exclusive."""
         arrays = arrays_in(room, self.shared(worker.threads))
+        end = Int64(once(end))
         for row in range(first + worker.tid, end, worker.threads):
             self.row(row, worker.tid, pointers, integers, arrays)
 
@@ -242,6 +243,12 @@ def shared_room(arrays: Arrays) -> Any:
         return None
     memory = cutlass.memory.SmemAllocator()
     return memory.allocate_tensor(Int32, cute.make_layout(size // 4), byte_alignment=16).iterator
+
+
+def once(number: Any) -> Any:
+    """Return an Int32 that a warp shares, computed once: the compiler would compute the bound of a
+    loop again in every turn, to have its registers for others."""
+    return cute.arch.make_warp_uniform(Int32(number))
 
 
 def least(a: Any, b: Any) -> Any:

@@ -7,11 +7,11 @@ from typing import Any
 from ..common.cells import Cell, read_cell, vector_of
 from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
-from ..common.walk import at, put, select
+from ..common.walk import at, put, read, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
 from .tap_blocks import Neighbours
-from .tap_tables import LINES, head_size, read_geometry
+from .tap_tables import LINES, VECTOR, head_size, read_geometry
 
 FLIGHT = 4  # taps that a thread looks up at once; of lines, ``LINES``
 
@@ -107,23 +107,29 @@ class Search(Neighbours):
         of_lines, width = counts
         axes, (fewest, most) = self.rank - 1, self.widths()
         where, first = self.packed(start, axes), table + head_size(self.rank)
-        of_line, kind, reach = rows * width, self.part_kind, self.cells_of_line(width)
+        kind, reach = self.part_kind, self.cells_of_line(width)
+        to, ahead = column, read(first, Int32, VECTOR)
         for turn in cutlass.range((of_lines + LINES - 1) // LINES, unroll=1):
             answers = []
+            places_of = [where + ahead[u] for u in range(LINES)]
+            following = read(first + cute.assume((turn + 1) * VECTOR, divby=VECTOR), Int32, VECTOR)
+            for u in range_constexpr(LINES):
+                ahead[u] = following[u]
             for u in range_constexpr(LINES):
                 line = turn * LINES + u
-                corner, bit = self.corner_and_bit(where + at(first, line), axes)
+                corner, bit = self.corner_and_bit(places_of[u], axes)
                 pair = [(words[tid, corner + n], places[tid, corner + n]) for n in range(2)]
                 kept = select(line < of_lines, reach, kind(0))
                 answers.append(self.line(values, pair, bit, start, kept))
             for u in range_constexpr(LINES):
-                to = column + (turn * LINES + u) * of_line
                 if turn * LINES + u < of_lines:
                     for n in range_constexpr(fewest):
-                        put(to, n * rows, answers[u][n])
+                        put(to, 0, answers[u][n])
+                        to = to + rows
                     for n in range_constexpr(fewest, most):
                         if n < width:
-                            put(to, n * rows, answers[u][n])
+                            put(to, 0, answers[u][n])
+                            to = to + rows
 
     def widths(self) -> tuple[int, int]:
         """Return the fewest taps of a line, and the most."""

@@ -99,7 +99,7 @@ def lanes_with(value: Any, bits: int) -> Any:
     """Return the mask of the warp's lanes that have this lane's value, of ``bits`` bits."""
     same = Int32(-1)
     for bit in range(bits):
-        there = (value >> bit) & 1 != 0
+        there = value & (1 << bit) != 0
         votes = Int32(cute.arch.vote_ballot_sync(there))
         same = same & select(there, votes, ~votes)
     return same

@@ -26,6 +26,7 @@ from .cooperative import (
     add,
     arrays_in,
     least,
+    once,
     size_of,
     wait,
 )
@@ -113,7 +114,8 @@ class Count(OfRows):
             self.keys.rows(worker, start, end, pointers[3:], tuple(of_keys), room)
             cute.arch.sync_threads()
             arrays = arrays_in(room, self._shared(worker.threads))
-            self.chunk(worker, number, start, Int32(end - start), pointers, arrays)
+            count = once(end - start)
+            self.chunk(worker, number, start, count, pointers, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
@@ -212,7 +214,7 @@ class Windows(OfRows):
         for number in range(worker.cta, Int32((rows + window - 1) // window), worker.ctas):
             start = Int64(number) * window
             end = least(start + window, rows)
-            count = Int32(end - start)
+            count = once(end - start)
             places = self.places(worker, Int32(start), Int32(end), pointers[2], arrays)
             self.pieces(worker, places, (chunk, Int32(chunks)), pointers, arrays)
             self.sort(worker, start, count, pointers[3], arrays)

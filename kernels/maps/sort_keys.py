@@ -27,10 +27,12 @@ from .row_order import OfIndex, Sizes
 from .tap_blocks import Neighbours, cells_from
 from .tap_tables import CODES, VECTOR, head_size, read_geometry
 
+WHOLE = 1 << 16  # the weight of certainty; the state of a key counts taps in it
+
 
 def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
     """Return the state of a key before its first bit."""
-    return Int32(0), Int32((1 << sizes.key) - 1), Boolean(False), Int32(1)
+    return Int32(0), Int32((1 << sizes.key) - 1), Boolean(False), Int32(WHOLE)
 
 
 def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
@@ -40,12 +42,12 @@ def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
     1, so that the upper half of a 64-bit product has its share.
     """
     before, width, parity, count = state
-    likely = Uint32(count) * (Uint32(weight) << 16)
+    likely = Uint32(count) * Uint32(weight)
     share = Int32((Uint64(Uint32(width)) * Uint64(likely)) >> 32)
     digit = there ^ parity
     kept = select(there, share, width - share)
     before = select(digit, before + (width - kept), before)
-    return before, kept, digit, select(there, count + 1, count)
+    return before, kept, digit, select(there, count + WHOLE, count)
 
 
 @cute.jit
@@ -53,13 +55,16 @@ def key_of_word(word: Any, codes: Any, count: Any, sizes: Constexpr) -> Any:
     """Return the key of a row from a word that has its taps, by codes of a table."""
     low, high = Int32(word), Int32(word >> 32)
     before, width, parity, taps = nothing_taken(sizes)
+    some = [read(codes + u * VECTOR, Int32, VECTOR) for u in range(CODES)]
     for turn in cutlass.range(Int32(count) // CODES, unroll=1):
-        to = cute.assume(turn * (CODES * VECTOR), divby=VECTOR)
-        some = [read(codes + (to + u * VECTOR), Int32, VECTOR) for u in range(CODES)]
+        to = cute.assume((turn + 1) * (CODES * VECTOR), divby=VECTOR)
         for u in range_constexpr(CODES):
             there = ((low & some[u][0]) | (high & some[u][1])) != 0
             state = taken(there, (before, width, parity, taps), some[u][2])
             before, width, parity, taps = state
+            following = read(codes + (to + u * VECTOR), Int32, VECTOR)
+            for i in range_constexpr(VECTOR):
+                some[u][i] = following[i]
     return before
 
 

@@ -1,7 +1,7 @@
 """Taps around a centre's cell: which blocks they are in, and at which bits.
 
 The 27 cells around one are in 3.4 blocks of 4 x 4 x 4 on average, 8 at most. A thread looks them
-up in a loop, a few at once, and keeps their cells in shared memory.
+up at once, and keeps their cells in shared memory.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside
-from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
-from ..common.plain_types import AnyList
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import select
-from .block_slots import OfSlots, look_up
+from .block_slots import OfSlots, another, look_further, look_up, read_home
 from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block
 from .cooperative import EachRow
 from .hash_table import NOWHERE
 
-# Blocks that a thread looks up at once, by rank: as many as fit into 64 registers.
-CORNERS = {1: 2, 2: 4, 3: 2, 4: 2}
 # In a grid of extents up to SMALL, a coordinate at most NEAREST away that overflows is outside.
 SMALL, NEAREST = 2**30, 64
 LOWEST = -(2**31)  # the sign bit of an Int32
@@ -43,6 +41,8 @@ class Neighbours(OfSlots, EachRow):
     own block. If they are ``unit``, coordinates of first cells have 32 bits: the grid's extents are
     ``SMALL``, and one that overflows becomes ``LOWEST``, from which no tap reaches the grid.
     """
+
+    at_once = 8  # narrow home slots that a thread reads at once: as many as fit into 64 registers
 
     def __init__(self, rank: int, near: bool, wide: bool = False, unit: bool = False) -> None:
         super().__init__(rank, wide)
@@ -113,29 +113,42 @@ class Neighbours(OfSlots, EachRow):
     ) -> None:  # fmt: skip
         """Look up every block that taps reach, and keep their cells, 0 for absent ones.
 
-        A loop, not its code as often: lane masks and waits of a few look-ups end before the next.
+        The home slots of all blocks are read at once. Few blocks are elsewhere: a loop looks for
+        these, one of each thread at a time.
         """
+        grid = [self.coordinate(extent) for extent in grid]
         key, strides = key_of_block(start, grid, self.kind), self.strides(grid)
-        nears, fars, image = self.signs(start, span, grid)
-        at_once = CORNERS[self.rank]
-        looped = self.rank + 1 - at_once.bit_length()  # axes: the others are those of one look-up
-        for some in cutlass.range(0, 1 << self.rank, at_once, unroll=1):
-            base, sign = key, image
-            for axis in range_constexpr(looped):
-                further = (some >> (self.rank - 1 - axis)) & 1 != 0
-                base = select(further, base + strides[axis], base)
-                sign = sign | select(further, fars[axis], nears[axis])
-            keys = []
-            for corner in range_constexpr(at_once):
-                own, signed = base, sign
-                for axis in range_constexpr(looped, self.rank):
-                    side = corner >> (self.rank - 1 - axis) & 1
-                    own = own + strides[axis] if side else own
-                    signed = signed | (fars[axis] if side else nears[axis])
-                keys.append(own | self.kind(signed & LOWEST))
-            found = look_up(slots, keys, bits)
-            for corner in range_constexpr(at_once):
-                self.keep(arrays, tid, some + corner, *found[corner])
+        keys = self.keys_around(key, strides, self.signs(start, span, grid))
+        pending = self.look_home(slots, keys, bits, tid, arrays)
+        while pending != 0:
+            corner = 31 - Int32(cute.arch.clz(pending))
+            pending = pending ^ (Int32(1) << corner)
+            own = key
+            for axis in range_constexpr(self.rank):
+                further = (corner >> (self.rank - 1 - axis)) & 1 != 0
+                own = select(further, own + strides[axis], own)
+            self.keep(arrays, tid, corner, *look_further(slots, own, bits))
+
+    def keys_around(self, key: Any, strides: list[Any], of_signs: AnyTuple) -> list[Any]:
+        """Return the keys of all blocks, negative where there is none or where no tap reaches."""
+        nears, fars, image = of_signs
+        keys, signs = [key], [image]
+        for near, far, stride in zip(nears, fars, strides, strict=True):
+            keys = [own + step for own in keys for step in (0, stride)]
+            signs = [sign | side for sign in signs for side in (near, far)]
+        return [own | self.kind(sign & LOWEST) for own, sign in zip(keys, signs, strict=True)]
+
+    def look_home(self, slots: Any, keys: list[Any], bits: Any, tid: Any, arrays: Any) -> Any:
+        """Keep the cells of blocks that are in their home slots; return a bit for each other one
+        that is to be looked for."""
+        pending, at_once = Int32(0), self.at_once * 32 // self.kind.width
+        for some in range(0, len(keys), at_once):
+            found = [read_home(slots, own, bits) for own in keys[some : some + at_once]]
+            for corner, (seen, first, free) in enumerate(found, some):
+                own = keys[corner]
+                self.keep(arrays, tid, corner, first, select(seen == own, ~free, Int64(0)))
+                pending = pending | select(another(own, seen), Int32(1 << corner), Int32(0))
+        return pending
 
     def keep(self, arrays: Any, tid: Any, corner: Any, first: Any, word: Any) -> None:
         """Keep the cells of a block, and its first place if there is an array for it."""
@@ -166,7 +179,7 @@ class Neighbours(OfSlots, EachRow):
     def block(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
         """Return a cell's block: its first place, its cells (0 if absent); and the cell's bit."""
         key = select(inside(cell, grid), key_of_block(cell, grid, self.kind), self.kind(NOWHERE))
-        ((first, word),) = look_up(slots, [key], bits)
+        first, word = look_up(slots, key, bits)
         return first, word, bit_of(cell)
 
 

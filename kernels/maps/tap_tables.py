@@ -21,7 +21,7 @@ from ..common.plain_types import AnyTuple
 from .block_table import EDGES
 from .tap_blocks import geometry
 
-LINES = 3  # that a thread looks up at once
+LINES = 3  # that a thread looks up at once: in a vector of a table, with a last number unused
 CODES = 4  # that a thread reads at once
 VECTOR = 4  # Int32 of one load: every part of a table begins at a multiple
 
@@ -56,25 +56,28 @@ def read_geometry(table: Any, rank: int) -> tuple[AnyTuple, Cell, Cell, Cell]:
 
 
 def table_of_lines(offsets: Offsets, stride: Ints, box: Offsets) -> Ints:
-    """Return the table of taps that fill a grid: their lines, which are repeated up to a multiple
-    of ``LINES``, as packed offsets without the last axis.
+    """Return the table of taps that fill a grid: their lines, as packed offsets without the last
+    axis. A vector has ``LINES`` of them, and the last line is repeated in what is left; one vector
+    more can be read ahead.
 
-    >>> table_of_lines(((-1,), (0,), (1,)), (1,), ((0,), (1,), (2,)))
-    (1, 1, 3, -1, 3, 2, 0, 0, 0, 0, 0, 0)
+    >>> table_of_lines(((-1,), (0,), (1,)), (1,), ((0,), (1,), (2,)))[8:]
+    (0, 0, 0, 0, 0, 0, 0, 0)
     """
     lines = [packed_offset(tap) for tap in dict.fromkeys((*tap[:-1], 0) for tap in box)]
-    width = len(box) // len(lines)
-    rows = lines + [lines[-1]] * (_rounded(len(lines), LINES) - len(lines))
+    width, rows = len(box) // len(lines), list[int]()
+    for first in range(0, len(lines) + LINES, LINES):
+        some = lines[first : first + LINES]
+        rows += some + [lines[-1]] * (VECTOR - len(some))
     return _table(_head(offsets, stride, len(lines), len(box), width), rows)
 
 
 def table_of_codes(offsets: Offsets, stride: Ints, bits: list[int], order: Order) -> Ints:
     """Return the table of the bits of a key, of taps that set ``bits`` of a word. Codes without
-    taps or weight, up to a multiple of ``CODES``, change nothing.
+    taps or weight, up to a multiple of ``CODES``, change nothing; ``CODES`` more can be read ahead.
 
     >>> class Order:
     ...     visits, weights = (2, 0, 1), (13107, 10922, 9362)
-    >>> table_of_codes(((-1,), (0,), (1,)), (1,), [0, 1, 2], Order)[8:]
+    >>> table_of_codes(((-1,), (0,), (1,)), (1,), [0, 1, 2], Order)[8:24]
     (4, 0, 13107, 0, 1, 0, 10922, 0, 2, 0, 9362, 0, 0, 0, 0, 0)
     """
     codes, mask = list[Ints](), 0
@@ -83,8 +86,9 @@ def table_of_codes(offsets: Offsets, stride: Ints, bits: list[int], order: Order
         if weight:
             codes.append((_signed(mask), _signed(mask >> 32), weight, 0))
             mask = 0
-    codes += [(0,) * VECTOR] * (_rounded(len(codes), CODES) - len(codes))
-    return _table(_head(offsets, stride, 0, len(codes), 0), chain(*codes))
+    many = _rounded(len(codes), CODES)
+    codes += [(0,) * VECTOR] * (many + CODES - len(codes))
+    return _table(_head(offsets, stride, 0, many, 0), chain(*codes))
 
 
 def table_of_taps(offsets: Offsets, stride: Ints, near: bool) -> Ints:

@@ -140,6 +140,7 @@ class Launches:
         self.together = True  # maps of all levels are made by one launch
         self.kinds: list[type[PerRank]] = []
         self.keys: list[Any] = []  # of what is launched
+        self.executed = Counter[str]()  # instructions of warps, by opcode
 
     def __call__(
         self,
@@ -187,10 +188,11 @@ class Launches:
         order = map(int, random.permutation(across * down * deep))
         ctas = [(i % across, i // across % down, i // (across * down)) for i in order]
         # CTAs that wait for each other run at the same time, as those of a cluster do.
-        run(
+        stats = run(
             program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
             shared_bytes=asked.shared_bytes, cluster=asked.grid if asked.cooperative else None,
         )  # fmt: skip
+        self.executed.update(stats.opcodes)
         for place, count in writes.items():
             if count > 1 or place in updates:
                 continue

@@ -315,6 +315,17 @@ def test_filters_that_lie_alike_share_their_code(tmp_path: Any) -> None:
     assert instructions([own, *others], paddings) < 1.05 * few
 
 
+def test_instructions_of_a_row(launches: Launches) -> None:
+    """A warp of rows takes at most 4,000 instructions: to fill the table, sort, and find taps."""
+    cells, grids = levels_of(7, 900, (1, 12, 12, 12), (2, 2, 2), 1)
+    wanted, launches.ctas = [Wanted(own_taps(3), 0, 0)], 1
+    found_and_checked(tables_of(cells, grids), wanted, cells, grids)
+    launches.executed.clear()
+    sorted_maps(tables_of(cells, grids), wanted)
+    waiting = 3 * launches.executed["ld.acquire.gpu.global.b32"]  # a loop of three instructions
+    assert 32 * (launches.executed.total() - waiting) < 4_000 * len(cells[0])
+
+
 def test_registers_of_an_inverse(tmp_path: Any) -> None:
     """Ten CTAs of it to an SM: no address is held while the box of outputs is looked up."""
     found, taps = box_filter(Taps.strided(3, 3, 2, 1)), tuple(product(range(3), repeat=3))
