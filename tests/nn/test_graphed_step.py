@@ -41,12 +41,12 @@ def integers(net: nn.Sequential, seed: int = 0) -> nn.Sequential:
     return net
 
 
-def plain() -> nn.Sequential:
+def plain(seed: int = 0) -> nn.Sequential:
     layers = (
         lc.nn.SubmConv3d(3, 4, 3), nn.ReLU(), lc.nn.SparseConv3d(4, 4, 3, 2, 1),
         nn.Linear(4, 4), nn.LeakyReLU(0.5), lc.nn.SubmConv3d(4, 2, 3),
     )  # fmt: skip
-    return integers(lc.nn.Sequential(*layers))
+    return integers(lc.nn.Sequential(*layers), seed)
 
 
 def normed() -> nn.Sequential:
@@ -407,7 +407,10 @@ def test_a_scaler_scales_before_backward() -> None:
         scaler.step(optimizer)
         scaler.update()
         expected.step()
-        other.load_state_dict(net.state_dict())
+        weights = (list(of.parameters()) for of in (net, other))
+        torch.testing.assert_close(*weights, rtol=1e-6, atol=0)
+        for of in net, other:  # integers again: their sums are exact in any order
+            of.load_state_dict(plain(number + 1).state_dict())
     assert scaler.get_scale() == 32
     assert step.report().hits == 3
 
