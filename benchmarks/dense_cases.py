@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from math import nan, prod
+from math import nan
 from typing import Any
 
 import torch
@@ -15,26 +15,9 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import pointwise as pw
-from layoutconv.conv.depthwise_views import (
-    depthwise_dgrad_views,
-    depthwise_fprop_view,
-    depthwise_wgrad_view,
-)
-from layoutconv.conv.patches import patches_of
-from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
-from layoutconv.gpu.filter_choice import as_read, worth_k_major
-from layoutconv.gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
-from layoutconv.gpu.packing_choice import (
-    Multiplied,
-    Packed,
-    multiplied_for,
-    packed_dgrad,
-    packed_fprop,
-    packed_wgrad,
-)
-from layoutconv.gpu.phase_choice import COLUMNS, arranged_dgrad, columns_for
-from layoutconv.tensors.tensor_checks import as_stored, expected
-from layoutconv.view.gemm_view import GemmView
+from layoutconv.ops import dense_passes
+from layoutconv.ops.dense_passes import Pass, pass_maker
+from layoutconv.ops.epilogue_args import EpilogueArgs
 
 DTYPES = {
     "fp16": torch.float16,
@@ -48,6 +31,7 @@ DTYPES = {
 OUTPUTS = {torch.float8_e4m3fn: torch.float16, torch.float8_e5m2: torch.float16}
 OUTPUTS |= {torch.int8: torch.int32}
 CHANNELS = 8  # of a mode that are compared, about
+BARE = EpilogueArgs()
 
 
 @dataclass(frozen=True)
@@ -78,8 +62,9 @@ def case_of(job: Job, device: str = "cuda") -> Case:
     if job.kind == "no loads":
         from upper_bound import without_loads
 
-        [view] = conv.views
-        a, b, options = *conv.operands, conv.options
+        [view] = conv.run.views
+        a, b = conv.operands
+        options: dict[str, Any] = {"precision": job.dtype} if conv.dtype == torch.float32 else {}
         bound = without_loads(view, a, b, conv.out, **options)
         own["peer"] = "ours, with loads"
         return Case(lambda: lc.execute(bound, a, b, conv.out, **options), None, **own)
@@ -96,11 +81,7 @@ class Convolution:
 
     def __init__(self, job: Job, device: str) -> None:
         self.workload, self.direction, self.dtype = job.workload, job.direction, DTYPES[job.dtype]
-        self.kind = job.kind
-        self.options: dict[str, Any] = (
-            {"precision": job.dtype} if self.dtype == torch.float32 else {}
-        )
-        work = job.workload
+        self.kind, work = job.kind, job.workload
         shapes = {
             "x": (work.N, *work.spatial, work.C),
             "w": (work.K, *work.taps, work.C // work.groups),
@@ -119,87 +100,26 @@ class Convolution:
 
     # -- ours ----------------------------------------------------------------------------------
 
-    @cached_property
-    def multiplied(self) -> Multiplied | None:
-        """The kind of products for which a user's call may take other views, if there are any."""
-        of = multiplied_for(self.x)
-        if of is None or self.workload.depthwise or self.dtype in OUTPUTS:
-            return None
-        return of._replace(**self.options, by_tiles=self.kind == "statistics")
-
-    @cached_property
-    def few(self) -> GemmView | None:
-        """The view of a pass whose few channels threads sum, if a user's call takes it."""
-        of, problem = self.multiplied, self.workload.problem
-        if self.direction == "fprop":
-            return few_terms_fprop(problem, of)
-        return few_terms_dgrad(problem, of) if self.direction == "dgrad" else None
-
-    @cached_property
-    def views(self) -> Sequence[GemmView]:
-        """All that have something to sum; the others would write zeros."""
-        if self.few is not None:
-            return [self.few]
-        machine = columns_for(self.x) or COLUMNS, line_for(self.x)
-        return [view for view in _views(self.workload, self.direction, *machine) if view.k]
-
     @property
     def operands(self) -> tuple[Tensor, Tensor]:
         pairs = {"fprop": (self.x, self.w), "dgrad": (self.y, self.w), "wgrad": (self.y, self.x)}
         return pairs[self.direction]
 
     @cached_property
-    def k_major(self) -> bool:
-        """Return True if a user's call transposes the filter first, to read it along k alone."""
-        work = self.workload
-        rows = work.N * prod(work.voxels)
-        return (
-            self.direction == "dgrad"
-            and self.few is None
-            and not work.depthwise
-            and worth_k_major(rows, self.w.shape, work.groups)
-        )
+    def run(self) -> Pass:
+        """The pass that a user's call runs; views on a CPU, too, whose tests run them."""
+        problem = self.workload.problem
+        sides = [side for pair in problem.padding for side in pair]
+        first = {"fprop": (), "dgrad": (problem.spatial,), "wgrad": (problem.taps,)}
+        numbers = problem.stride, sides, problem.dilation, problem.groups, dense_passes.VIEW
+        a, b = (tensor.movedim(-1, 1) for tensor in self.operands)
+        every = (*first[self.direction], *numbers)
+        return pass_maker(self.direction, a, b, every, by_tiles=self.kind == "statistics")()
 
-    @cached_property
-    def packed(self) -> Packed | None:
-        """The pass of packed channels that a user's call takes instead, if it does."""
-        of, work = self.multiplied, self.workload
-        if of is None or self.few is not None:
-            return None
-        problem, columns = patches_of(work.problem).problem, columns_for(self.x) or COLUMNS
-        if self.direction == "fprop":
-            return packed_fprop(problem, self.views, of)
-        if self.direction == "wgrad":
-            return packed_wgrad(problem, self.views, of)
-
-        def views_of(K: int) -> tuple[GemmView, ...]:
-            filter = K, *work.problem.taps
-            return arranged_dgrad(replace(work.problem, filter=filter), columns)
-
-        return packed_dgrad(problem, self.views, views_of, of)
-
-    def ours(self, **more: Any) -> Any:
-        """Write ``out``, and return what ``execute`` does; copies of operands are part of it."""
-        if sum(view.m * view.n * view.l for view in self.views) < self.out.numel():
-            self.out.zero_()
-        result, (a, b), views = self.out, self.operands, self.views
-        stored = expected(views[0])
-        out = self.out.view(stored.d.shape)
-        if self.packed is not None:
-            written, shapes = self.packed.written(out), expected(self.packed.views[0])
-            a, b = self.packed.operands(a, b)
-            b, target = b.view(shapes.b.shape), written.view(shapes.d.shape)
-            for view in self.packed.views:
-                packed = as_stored(view, a)
-                result = lc.execute(view, packed, b, target, **self.options, **more)
-            self.packed.finish(written, out)
-            return result
-        b = b.view(stored.b.shape)
-        if self.k_major:
-            views, b = as_read(views, a, b, **self.options)
-        for view in views:
-            result = lc.execute(view, as_stored(view, a), b, out, **self.options, **more)
-        return result
+    def ours(self, ending: EpilogueArgs = BARE, *, statistics: bool = False) -> Tensor | None:
+        """Write ``out``, copies of operands included; return the statistics if asked for."""
+        a, b, out = (tensor.movedim(-1, 1) for tensor in (*self.operands, self.out))
+        return self.run.compute(a, b, ending, out, statistics=statistics)[1]
 
     def error(self) -> float:
         """Return the error of an output that was poisoned before."""
@@ -254,19 +174,6 @@ def poison(out: Tensor) -> None:
     out.fill_(nan if out.is_floating_point() else 0x55)
 
 
-def _views(work: Workload, direction: str, columns: int, line: int) -> tuple[GemmView, ...]:
-    problem = work.problem
-    if direction == "fprop":
-        return (depthwise_fprop_view(problem) if work.depthwise else arranged_fprop(problem, line),)
-    if direction == "dgrad":
-        if work.depthwise:
-            return depthwise_dgrad_views(problem)
-        return arranged_dgrad(problem, columns)
-    if work.depthwise:
-        return (depthwise_wgrad_view(problem),)
-    return (arranged_wgrad(problem),)
-
-
 def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     """A pass as torch's operators compute it; the result's own tensor lends its shape alone."""
     rank = len(work.spatial)
@@ -283,18 +190,16 @@ def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -
 
 def _with_bias(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:
     """Bias and ReLU in the pass."""
-    from layoutconv.view.epilogue import Activation, Bias
-
     bias = torch.linspace(-1, 1, conv.workload.K, device=conv.out.device).to(conv.dtype)
-    steps = Bias(bias), Activation("relu")
+    ending = EpilogueArgs(bias=bias, activation="relu")
 
     def error() -> float:
         poison(conv.out)
-        conv.ours(epilogue=steps)
+        conv.ours(ending)
         expected = (conv.reference + bias[conv._some[2]].double()).relu()
         return conv.error_of(conv.out, expected)
 
-    return lambda: conv.ours(epilogue=steps), error
+    return lambda: conv.ours(ending), error
 
 
 def clamp(x: Any, threshold: Any, slope: Any) -> Any:
@@ -329,23 +234,20 @@ def _public(conv: Convolution) -> Callable[..., Tensor]:
 
 def _with_statistics(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:
     """The sums and the sums of squares of every channel in the pass."""
-    from layoutconv.view.epilogue import Epilogue
-
-    epilogue = Epilogue((), statistics=True)
 
     def error() -> float:
         poison(conv.out)
-        out, statistics = conv.ours(epilogue=epilogue)
-        rows = out.flatten(0, -2)
+        statistics, rows = conv.ours(statistics=True), conv.out.flatten(0, -2)
+        assert statistics is not None
         sums = torch.stack([rows.sum(0, dtype=torch.float64), rows.double().square().sum(0)])
         # A sum of numbers of both signs is held against the sum of their sizes.
         sizes = torch.stack([rows.double().abs().sum(0), sums[1]])
         wrong = (
             (statistics.double() - sums).abs() > 1e-4 * sizes
         ).any() or statistics.isnan().any()
-        return nan if wrong else conv.error_of(out)
+        return nan if wrong else conv.error_of(conv.out)
 
-    return lambda: conv.ours(epilogue=epilogue), error
+    return lambda: conv.ours(statistics=True), error
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:

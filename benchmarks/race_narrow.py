@@ -79,11 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def views_of(row: Job) -> list[GemmView]:
     """The view that a pass runs, packed or not: of several, the first; none if threads sum it."""
-    conv = Convolution(row, "cuda")
-    if conv.few is not None:
+    found = Convolution(row, "cuda").run
+    if found.is_depthwise:
         return []
-    packed = conv.packed
-    return [packed.views[0] if packed is not None else conv.views[0]]
+    return [found.views[0] if found.packed is None else found.packed.views[0]]
 
 
 def entries_of(view: GemmView, most: int) -> list[Entry]:
@@ -107,7 +106,7 @@ def entries_of(view: GemmView, most: int) -> list[Entry]:
 def race(row: Job, view: GemmView, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     """Print and yield a line for each tile, and one for the copies."""
     conv = Convolution(row, "cuda")
-    packed, (a, b), out = conv.packed, conv.operands, conv.out
+    packed, (a, b), out = conv.run.packed, conv.operands, conv.out
     if packed is not None:
         out = packed.written(out)
         (copies,) = interleaved_microseconds([lambda: packed.operands(*conv.operands)], BATCH)

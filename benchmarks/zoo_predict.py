@@ -14,16 +14,12 @@ from dense_cases import DTYPES
 from zoo_layers import FAMILIES, ZooJob
 from zoo_report import geometric_mean
 
-from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
-from layoutconv.gpu.filter_choice import worth_k_major
-from layoutconv.gpu.folding_choice import LINE
-from layoutconv.gpu.packing_choice import multiplied_on
-from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
+from layoutconv.gpu.packing_choice import copies_time, multiplied_on
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import expected_time
 from layoutconv.planning.machine import Machine
 from layoutconv.planning.view_rules import UnsupportedViewError
-from layoutconv.tuning.tuned_problems import views_of
+from layoutconv.tuning.tuned_problems import copies_filter, pass_on, views_run
 
 # What has been reached on an H200: flop and bytes in a microsecond, and microseconds of a launch.
 REACHED = {"fp16": 700e6, "bf16": 700e6, "tf32": 370e6}
@@ -65,28 +61,20 @@ def predict(job: ZooJob, machine: Machine) -> Prediction | None:
     Such are those of depthwise layers, and of few channels that threads sum.
     """
     problem, dtype = job.layer.problem(job.N), DTYPES[job.dtype]
-    if problem.groups == problem.C > 1:
-        return None
     kind = job.kind
     if job.layer.transposed:
         kind = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}[kind]
-    few = {"fprop": few_terms_fprop, "dgrad": few_terms_dgrad}.get(kind)
-    if few is not None and few(problem, multiplied_on(dtype, machine)) is not None:
+    of = multiplied_on(dtype, machine, "tf32")
+    found = pass_on(problem, kind, of)
+    if found.is_depthwise:
         return None
-    half, k_major = dtype.itemsize == 2, job.dtype == "tf32"
-    views = views_of(
-        problem, kind, along_sums=k_major, columns=MORE_COLUMNS if half else COLUMNS,
-        line=LINE if half else 0,
-    )  # fmt: skip
-    time, kernels = 0.0, []
-    filter = problem.stored_filter
-    if (
-        kind == "dgrad"
-        and k_major
-        and worth_k_major(prod(problem.output[:-1]), filter, job.layer.groups)
-    ):
-        time += COPY + 1e-6 * COPY_OF_MILLION * prod(filter)
-    for view in views:
+    packed, time, kernels = found.packed, 0.0, list[str]()
+    slower = 1.0 if packed is None else packed.slower
+    if packed is not None:
+        time += copies_time(packed, of)
+    elif copies_filter(found, of):
+        time += COPY + 1e-6 * COPY_OF_MILLION * prod(problem.stored_filter)
+    for view in views_run(found, of):
         if not view.k:
             continue
         try:
@@ -95,7 +83,7 @@ def predict(job: ZooJob, machine: Machine) -> Prediction | None:
             kernels.append(f"refused: {error}")
             continue
         tile, sizes = choice.spec.tile, choice.problem
-        time += expected_time(sizes, tile, choice.splits, machine)
+        time += slower * expected_time(sizes, tile, choice.splits, machine)
         brought = "TMA" if sizes.tma else "no TMA" if not sizes.tma_halo else "TMA halo"
         kernels.append(
             f"m {sizes.m} n {sizes.n} k {sizes.k} {brought}, {tile}, {choice.splits} splits"

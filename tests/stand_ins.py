@@ -156,15 +156,18 @@ def packed_for_any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def copied_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def copied_from(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], None]]:
     """A function: filters are copied to be K-major for so many rows, and so many products."""
     from layoutconv.gpu import filter_choice
+    from layoutconv.ops import dense_passes
 
     def least(rows: int, products: int) -> None:
+        dense_passes.forget()  # they were made with others
         for name in ("LEAST", "LEAST_OF_MAP"):
             monkeypatch.setattr(filter_choice, name, filter_choice.Least(rows, products, 0))
 
-    return least
+    yield least
+    dense_passes.forget()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from .timeline_text import as_facts, lanes, sentences, some
 from .tune import DTYPES, PASSES
 
 if TYPE_CHECKING:
+    import torch
+
     from ..gpu.explain import Explanation
     from ..kernels.compile.cubin import CubinKernel
     from ..planning.tile import TileConfig
@@ -91,7 +94,8 @@ def compile_command(
         raise click.UsageError("Expected VIEW, or --conv and --filter.")
     name, precision = DTYPES[dtype]
     data = getattr(torch, name)
-    views = [_view_of(view)] if view else _views_of(conv, taps, **problem)
+    made = partial(_views_of, data, precision, arch)
+    views = [_view_of(view)] if view else made(conv, taps, **problem)
     found: list[dict[str, Any]] = []
     times: list[tuple[Timeline, TileConfig] | None] = []
     for one in views:
@@ -122,11 +126,23 @@ def compile_command(
             _show_timeline(*drawn, rows=rows)
 
 
-def _views_of(conv: Any, taps: Any, direction: str, **numbers: int) -> list[GemmView]:
+def _views_of(
+    dtype: torch.dtype,
+    precision: str | None,
+    arch: str,
+    conv: Any,
+    taps: Any,
+    direction: str,
+    **numbers: int,
+) -> list[GemmView]:
+    """Return the views that a call runs on the architecture."""
     from ..conv import ConvProblem
+    from ..gpu.packing_choice import multiplied_on
+    from ..planning.machine import MACHINES
     from ..tuning.tuned_problems import views_of
 
-    return list(views_of(ConvProblem(conv, taps, **numbers), direction))
+    of = multiplied_on(dtype, MACHINES[arch], precision)
+    return list(views_of(ConvProblem(conv, taps, **numbers), direction, of))
 
 
 def _view_of(target: str) -> GemmView:

@@ -14,9 +14,8 @@ from .options import Extents, Finite, Pattern
 from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
-    import torch
-
     from ..conv import ConvProblem
+    from ..gpu.packing_choice import Multiplied
     from ..tuning.race import Race, Tuned
 
 PASSES = ("fprop", "dgrad", "wgrad")
@@ -124,7 +123,8 @@ def tune(
     zoo = {name: numbers.pop(name) for name in ("zoo", "sample", "seed", "minutes", "out")}
     if zoo["zoo"]:
         races = tune_zoo.races_of(zoo["zoo"], zoo["sample"], zoo["seed"], dtypes, passes)
-        raced = tune_zoo.raced(_made(races), zoo["minutes"], processes)
+        made = _made([of for of in races if _has_tiles(*of)])
+        raced = tune_zoo.raced(made, zoo["minutes"], processes)
         tune_zoo.show(raced, zoo["out"], as_json=as_json)
         return
     if bool(convs) != bool(filters) or not (convs or rows is not None):
@@ -169,28 +169,37 @@ def _made(
     races: list[tuple[ConvProblem, str, str]],
 ) -> list[tuple[tuple[ConvProblem, str, str], Race]]:
     """Make the races of passes: one each, or for strided dgrad one per stride phase."""
-    import torch
-
-    from ..gpu.filter_choice import reads_along_sums
-    from ..gpu.folding_choice import line_of
-    from ..gpu.machines import machine_of
-    from ..gpu.phase_choice import COLUMNS, columns_of
     from ..tuning.race import Race
     from ..tuning.tuned_problems import views_of
 
     made = []
     for of in races:
         problem, direction, dtype = of
-        name, precision = DTYPES[dtype]
-        data: torch.dtype = getattr(torch, name)
-        device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        turns = device is not None and reads_along_sums(data, precision, machine_of(device))
-        columns = COLUMNS if device is None else columns_of(data, device)
-        line = 0 if device is None else line_of(data, device)
-        for view in views_of(problem, direction, along_sums=turns, columns=columns, line=line):
+        products = _products(dtype)
+        for view in views_of(problem, direction, products):
             if view.k:
-                made.append((of, Race(view, data, precision=precision)))
+                made.append((of, Race(view, products.dtype, precision=DTYPES[dtype][1])))
     return made
+
+
+def _has_tiles(problem: ConvProblem, direction: str, dtype: str) -> bool:
+    """Return whether tiles compute a pass, not threads that sum its few channels."""
+    from ..tuning.tuned_problems import pass_on
+
+    return not pass_on(problem, direction, _products(dtype)).is_depthwise
+
+
+def _products(dtype: str) -> Multiplied:
+    """Return the kind of products on this GPU; on an A100 if there is none, as races will say."""
+    import torch
+
+    from ..gpu.machines import machine_of
+    from ..gpu.packing_choice import multiplied_on
+    from ..planning.machine import MACHINES
+
+    there, (name, precision) = torch.cuda.is_available(), DTYPES[dtype]
+    machine = machine_of(torch.cuda.current_device()) if there else MACHINES["sm_80"]
+    return multiplied_on(getattr(torch, name), machine, precision)
 
 
 def _measured(

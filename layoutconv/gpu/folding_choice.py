@@ -14,6 +14,7 @@ from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.patches import patches_of
 from ..conv.pointwise_views import is_pointwise, pointwise_fprop_view, pointwise_wgrad_view
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
+from ..planning.machine import Machine
 from ..view.gemm_view import GemmView
 from . import machines
 
@@ -32,13 +33,12 @@ def line_for(a: Tensor) -> int:
     >>> line_for(torch.zeros(1, dtype=torch.float16))
     0
     """
-    return line_of(a.dtype, a.get_device()) if a.is_cuda else 0
+    return line_of(a.dtype, machines.machine_of(a.get_device())) if a.is_cuda else 0
 
 
-def line_of(dtype: torch.dtype, device: int) -> int:
-    """Return the same for data of ``dtype`` on GPU number ``device``."""
-    hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
-    return LINE if hopper else 0
+def line_of(dtype: torch.dtype, machine: Machine) -> int:
+    """Return the same for data of ``dtype`` on a machine."""
+    return LINE if dtype.itemsize == 2 and machine.arch == "sm_90a" else 0
 
 
 def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:

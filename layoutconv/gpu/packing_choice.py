@@ -63,6 +63,11 @@ class Multiplied(NamedTuple):
     by_tiles: bool = False
 
     @property
+    def packs(self) -> bool:
+        """Return whether kernels read packed channels of this data: not of 8 or 64 bits."""
+        return self.dtype.itemsize in (2, 4)
+
+    @property
     def vector(self) -> int:
         """Elements in 16 bytes."""
         return VECTOR_BYTES // self.dtype.itemsize
@@ -101,14 +106,18 @@ def multiplied_for(a: Tensor) -> Multiplied | None:
     >>> multiplied_for(torch.zeros(1)) is None
     True
     """
-    if not a.is_cuda or a.dtype.itemsize not in (2, 4):
+    if not a.is_cuda:
         return None
-    return multiplied_on(a.dtype, machines.machine_of(a.get_device()))
+    found = multiplied_on(a.dtype, machines.machine_of(a.get_device()))
+    return found if found.packs else None
 
 
-def multiplied_on(dtype: torch.dtype, machine: Machine) -> Multiplied:
-    """Return the same for data of ``dtype`` on a machine."""
-    return Multiplied(dtype, machine, multiplied_as(dtype, None) or "tf32")
+def multiplied_on(dtype: torch.dtype, machine: Machine, precision: str | None = None) -> Multiplied:
+    """Return the ``Multiplied`` of data of ``dtype`` on a machine, of 8 and 64 bits, too.
+
+    ``precision`` is as of ``execute``.
+    """
+    return Multiplied(dtype, machine, multiplied_as(dtype, precision) or "tf32")
 
 
 @dataclass(frozen=True)
@@ -354,7 +363,12 @@ def _copied(
 
 def _time(packed: Packed, of: Multiplied) -> float:
     """Return the microseconds that the cost model expects for views and the copies around them."""
-    time = packed.slower * of.expected(packed.views)
+    return packed.slower * of.expected(packed.views) + copies_time(packed, of)
+
+
+def copies_time(packed: Packed, of: Multiplied) -> float:
+    """Return the microseconds that the cost model expects for the copies."""
+    time = 0.0
     for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
         if isinstance(packing, VoxelRuns):
             time += of.copied(prod(packing.source), packing.size)

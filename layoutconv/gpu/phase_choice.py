@@ -17,6 +17,7 @@ from ..conv.gradients import Class, classes_of
 from ..conv.patches import patches_of
 from ..conv.pointwise_views import is_pointwise, pointwise_dgrad_view
 from ..planning.group_tile import GRANULE
+from ..planning.machine import Machine
 from ..view.gemm_view import GemmView
 from . import machines
 
@@ -39,13 +40,12 @@ def columns_for(a: Tensor) -> int:
     >>> columns_for(torch.zeros(1, dtype=torch.float16))
     0
     """
-    return columns_of(a.dtype, a.get_device()) if a.is_cuda else 0
+    return columns_of(a.dtype, machines.machine_of(a.get_device())) if a.is_cuda else 0
 
 
-def columns_of(dtype: torch.dtype, device: int) -> int:
-    """Return the same for data of ``dtype`` on GPU number ``device``."""
-    hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
-    return MORE_COLUMNS if hopper else COLUMNS
+def columns_of(dtype: torch.dtype, machine: Machine) -> int:
+    """Return the same for data of ``dtype`` on a machine."""
+    return MORE_COLUMNS if dtype.itemsize == 2 and machine.arch == "sm_90a" else COLUMNS
 
 
 def arranged_dgrad(

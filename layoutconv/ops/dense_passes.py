@@ -275,6 +275,13 @@ def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
     )
 
 
+def wgrad_pass(
+    y: Ints, x: Ints, taps: Ints, numbers: Numbers, *, of: Multiplied | None = None
+) -> Pass:
+    """Return wgrad of a filter of ``taps``, from the shapes of the gradient and the activation."""
+    return _wgrad_pass(tuple(y), tuple(x), tuple(taps), *map(tuple, numbers[:3]), numbers[3], of)
+
+
 @kept_in(_PASSES)
 def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
     *of_problem, of = numbers
@@ -379,8 +386,7 @@ def pass_maker(
         return partial(
             dgrad_pass, first, second, spatial, others, ends=ends, columns=columns_for(a), of=of
         )
-    taps, *modes, groups = numbers
-    return partial(_wgrad_pass, first, second, tuple(taps), *map(tuple, modes), groups, of)
+    return partial(wgrad_pass, first, second, numbers[0], numbers[1:], of=of)
 
 
 def fprop(

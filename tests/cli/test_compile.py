@@ -14,6 +14,7 @@ from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.explain import explain
+from layoutconv.gpu.packing_choice import multiplied_on, packed_fprop
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.cubin import read_cubin
@@ -69,6 +70,20 @@ def test_no_images_have_a_kernel_and_no_timeline(
     (found,) = json.loads(capsys.readouterr().out)
     assert 0 in found["gemm"].values()
     assert found["timeline"] is None
+
+
+def test_the_kernel_is_that_of_a_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """A stem of three channels has them packed first; threads sum those of a thin 1x1 layer."""
+    stem = ["--conv", "64,224,224,3", "--filter", "64,7,7", "--stride", "2", "--padding", "3"]
+    assert main(["compile", *stem, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    problem = ConvProblem((64, 224, 224, 3), (64, 7, 7), stride=2, padding=3)
+    fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    packed = packed_fprop(problem, [fprop_view(problem)], fp16)
+    assert packed is not None
+    assert found["gemm"]["k"] == packed.views[0].k != fprop_view(problem).k
+    assert main(["compile", "--conv", "2,128,128,128,1", "--filter", "32,1,1,1"]) == 2
+    assert "threads sum these, and have no tiles" in capsys.readouterr().err
 
 
 def test_every_view_of_a_pass_has_its_kernel(

@@ -17,6 +17,7 @@ from layoutconv.conv.patches import patches_of
 from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps
 from layoutconv.gpu import folding_choice, select
 from layoutconv.gpu.folding_choice import LINE, arranged_fprop, line_of, unfolded
+from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops import dense_passes
 from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.machine import MACHINES
@@ -25,8 +26,7 @@ from layoutconv.tensors.tensor_checks import as_stored
 from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
 
-from ..stand_ins import Gpu
-
+HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])
 LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1
 FOURTHS = {"activation": (8, 64, 64, 64, 16), "stride": 4, "padding": 0}  # of which one is zeros
 
@@ -80,7 +80,7 @@ def test_which_are_folded(changes: dict[str, Any], want: bool) -> None:
     found = arranged_fprop(problem, LINE)
     assert found is (folded_fprop_view(problem) if want else plain)
     assert arranged_fprop(problem) is plain
-    assert views_of(problem, "fprop", line=LINE) == (found,)
+    assert views_of(problem, "fprop", HALF) == (found,)
 
 
 @settings(max_examples=100, deadline=None)
@@ -109,10 +109,10 @@ def test_nothing_outside_the_filter_is_multiplied(
         assert leaves_bounds(found.view)  # folded lines are worth it where a tile leaves that out
 
 
-def test_where_lines_are_folded(gpu: Gpu) -> None:
+def test_where_lines_are_folded() -> None:
     for arch, want in (("sm_90a", LINE), ("sm_80", 0)):
-        gpu.like(arch)
-        assert (line_of(torch.bfloat16, 0), line_of(torch.float32, 0)) == (want, 0)
+        machine = MACHINES[arch]
+        assert (line_of(torch.bfloat16, machine), line_of(torch.float32, machine)) == (want, 0)
 
 
 @pytest.fixture

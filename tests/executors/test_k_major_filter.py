@@ -20,12 +20,14 @@ from layoutconv.gpu import filter_choice as room
 from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.filter_choice import worth_k_major
+from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, dense_passes, sparse_calls
 from layoutconv.ops import sparse_operators as operators
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.kernel_key import runtime_integers
 from layoutconv.planning.kernel_spec import vectors_of
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.tuning.tuned_problems import views_of
@@ -298,11 +300,14 @@ def test_what_is_tuned_is_what_runs(dense_execute: Any, copied_from: Any) -> Non
     dense_execute(lambda view, *_, **__: seen.append(view))
     y, w = (integers(*shape).movedim(-1, 1) for shape in (problem.output, (32, 3, 3, 16)))
     dense_passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
-    assert all(map(is_k_major, views_of(problem, "dgrad", along_sums=True)))
-    plain = views_of(problem, "dgrad")
+    tf32, fp32 = (
+        multiplied_on(torch.float32, MACHINES["sm_90a"], name) for name in ("tf32", "fp32")
+    )
+    assert all(map(is_k_major, views_of(problem, "dgrad", tf32)))
+    plain = views_of(problem, "dgrad", fp32)
     assert not any(map(is_k_major, plain))
     for direction in ("fprop", "wgrad"):
-        assert views_of(problem, direction, along_sums=True) == views_of(problem, direction)
+        assert views_of(problem, direction, tf32) == views_of(problem, direction, fp32)
     copied_from(33, 1 << 12)
-    assert views_of(problem, "dgrad", along_sums=True) == plain
+    assert views_of(problem, "dgrad", tf32) == plain
     assert len(seen) == 4

@@ -17,6 +17,8 @@ from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run, measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.packing_choice import multiplied_on
+from layoutconv.gpu.phase_choice import MORE_COLUMNS
 from layoutconv.kernels.compile import store
 from layoutconv.planning.cost_model import Problem, choose, shortlist
 from layoutconv.planning.machine import MACHINES
@@ -30,6 +32,7 @@ from layoutconv.tuning.tuned_problems import PASSES, views_of
 from ..stand_ins import Clock, Gpu
 
 MACHINE = MACHINES["sm_90a"]
+HALF = multiplied_on(torch.float16, MACHINE)
 PROBLEM = ConvProblem((2, 16, 16, 64), (64, 3, 3), padding=1)
 SILENT: Any = {"device": -1, "tick": lambda done, total: None}
 
@@ -116,7 +119,7 @@ def test_tiles_that_fail_are_out_of_the_race() -> None:
     def none(plan: gpu_plan.Plan) -> float:
         raise RuntimeError("out of memory")
 
-    other = views_of(PROBLEM, "wgrad")[0]
+    other = views_of(PROBLEM, "wgrad", HALF)[0]
     with pytest.raises(RuntimeError, match=r"no tile runs m=64 n=576 k=512 float16: out of memory"):
         lc.tune(other, torch.float16, measure=none, **SILENT)
     assert len(list(measured_choices.kept())) == 1
@@ -220,9 +223,12 @@ def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="`precision`"):
         lc.tune(view(), torch.float16, precision="tf64", **SILENT)
     with pytest.raises(ArgumentError, match="`direction`: expected fprop, dgrad or wgrad"):
-        views_of(PROBLEM, "up")
+        views_of(PROBLEM, "up", HALF)
     with pytest.raises(ArgumentError, match="`groups`: expected fewer groups than the 4 chan"):
-        views_of(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4), "fprop")
+        views_of(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4), "fprop", HALF)
+    few = ConvProblem((2, 128, 128, 128, 1), (32, 1, 1, 1))
+    with pytest.raises(ArgumentError, match="`problem`: expected a convolution of more channels"):
+        views_of(few, "fprop", HALF)
 
 
 @pytest.mark.parametrize(
@@ -281,11 +287,11 @@ def test_the_passes_of_a_problem_are_those_that_run(stride: int) -> None:
 
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), stride, 1)
     numbers = [stride] * 2, [1] * 4, [1, 1], 1
-    dgrad = dgrad_pass(problem.output, (32, 3, 3, 16), (8, 8), numbers, columns=64)
-    assert views_of(problem, "dgrad") == dgrad.views
+    dgrad = dgrad_pass(problem.output, (32, 3, 3, 16), (8, 8), numbers, columns=MORE_COLUMNS)
+    assert views_of(problem, "dgrad", HALF) == dgrad.views
     for direction in PASSES:
-        products = sum(v.m * v.n * v.k for v in views_of(problem, direction))
-        assert products >= views_of(problem, "fprop")[0].m * 32 * 9 * 16 / stride**2
+        products = sum(v.m * v.n * v.k for v in views_of(problem, direction, HALF))
+        assert products >= views_of(problem, "fprop", HALF)[0].m * 32 * 9 * 16 / stride**2
 
 
 def test_kernels_are_compiled_in_processes_and_kept() -> None:
