@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index as as_int
 from typing import Any
 
@@ -139,6 +139,22 @@ class ConvProblem:
             sides.append(pair)
         C = _int("filter", C, 1) * _int("groups", groups, 1, "a number of groups")
         return cls((N, *spatial, C), (K, *taps), strides, sides, dilations, groups)
+
+    def reduced(self) -> ConvProblem:
+        """Return the problem of the least stride and dilation that has the same results.
+
+        A stride makes no difference if one window fits, a dilation if a filter has one tap.
+
+        >>> few = ConvProblem((1, 4, 16), (8, 3), stride=2, padding=0).reduced()
+        >>> one = ConvProblem((1, 3, 16), (8, 3), stride=2, padding=0).reduced()
+        >>> few.stride, one.stride
+        ((2,), (1,))
+        """
+        modes = zip(self.stride, self.padded, self.spans, strict=True)
+        steps = tuple(min(step, extent - span + 1) for step, extent, span in modes)
+        numbers = zip(self.taps, self.dilation, strict=True)
+        apart = tuple(1 if taps == 1 else dilation for taps, dilation in numbers)
+        return replace(self, stride=steps, dilation=apart)
 
     @property
     def rank(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import BoundedCache, kept_in
-from ..conv import ConvProblem
+from ..conv import ConvProblem, dgrad_views
 from ..conv.dense_views import VIEWS
 from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
 from ..conv.gradients import reached_residues
@@ -25,6 +25,7 @@ from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.few_terms_choice import ends_in_tiles, few_terms_dgrad, few_terms_fprop
 from ..gpu.filter_choice import as_read, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
+from ..gpu.joined_phases import joined_phases
 from ..gpu.packing_choice import (
     Multiplied,
     Packed,
@@ -245,18 +246,21 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
     few = few_terms_dgrad(problem, of)
     if few is not None:
         return Pass((few,), shape)
-    patches, _ = patches_of(problem)
+    patches, merged = patches_of(problem)
     empty = ends and _few_residues(patches)
     together, _ = phases_of(patches, columns, empty=empty)
     w = (*patches.filter, patches.C // groups)
     k_major = worth_k_major(prod(y[:-1]), w, groups)
-    zeroed = not empty and not _covers(patches, together)
 
     def views_of(K: int) -> tuple[GemmView, ...]:
         of_width = replace(problem, filter=(K, *problem.taps))
         return arranged_dgrad(of_width, columns, empty=empty)
 
     views = arranged_dgrad(problem, columns, empty=empty)
+    joined = joined_phases(patches, views, of, k_major=k_major) if merged == 1 else ()
+    if joined:
+        views, together = dgrad_views(patches, side_by_side=joined, empty=empty), joined
+    zeroed = not empty and not _covers(patches, together)
     packed = packed_dgrad(patches, views, views_of, of)
     return Pass(views, shape, zeroed, w if k_major else (), packed)
 
@@ -296,16 +300,9 @@ def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
 def _problem(
     activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> ConvProblem:
-    """Return the problem with the least stride and dilation that give the same result.
-
-    A stride makes no difference if one window fits, a dilation if a filter has one tap.
-    """
-    taps, extents = filter[1:], activation[1:-1]
+    """Return the problem of a pass, :meth:`ConvProblem.reduced`."""
     sides = tuple(zip(padding[::2], padding[1::2], strict=True))
-    apart = tuple(1 if tap == 1 else d for tap, d in zip(taps, dilation, strict=True))
-    modes = zip(stride, extents, sides, taps, apart, strict=True)
-    steps = tuple(min(s, max(1, e + n + f - d * (t - 1))) for s, e, (n, f), t, d in modes)
-    return ConvProblem(activation, filter, steps, sides, apart, groups)
+    return ConvProblem(activation, filter, stride, sides, dilation, groups).reduced()
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:

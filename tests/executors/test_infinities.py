@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,17 +18,17 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.patches import patches_of
 from layoutconv.gpu.packing_choice import (
     dgrad_packings,
     fprop_packings,
     multiplied_on,
     wgrad_packings,
 )
-from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS, phases_of
-from layoutconv.ops.dense_passes import Pass, _problem, dgrad_pass
+from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
+from layoutconv.ops.dense_passes import Pass, dgrad_pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.structural_zeros import leaves_bounds
 from tests.campaign.dense_reference import Geometry
 
 from .few_channels import few_channels
@@ -76,11 +77,9 @@ def every_pass(problem: ConvProblem) -> Iterator[tuple[str, Any, str]]:
     sides = [side for both in problem.padding for side in both]
     numbers = [problem.stride, sides, problem.dilation, 1]
     shapes = problem.output, problem.stored_filter, problem.spatial
-    # As passes have it: where one window fits, of the least stride that leaves it alone.
-    least = _problem(problem.activation, problem.stored_filter[:-1], *numbers)
-    for columns in (COLUMNS, MORE_COLUMNS):
-        by_side = phases_of(patches_of(least).problem, columns).side_by_side
-        yield "dgrad", dgrad_pass(*shapes, numbers, columns=columns), "y" if by_side else ""
+    for columns, of in product((COLUMNS, MORE_COLUMNS), (None, HALF)):
+        found = dgrad_pass(*shapes, numbers, columns=columns, of=of)
+        yield "dgrad", found, "y" if any(map(leaves_bounds, found.views)) else ""
     direct = Pass((wgrad_view(problem),), problem.stored_filter)
     yield "wgrad", direct, ""
     for packed in wgrad_packings(problem, HALF):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layoutconv.conv import ConvProblem
+from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
@@ -28,6 +28,13 @@ def one(problem: ConvProblem) -> GemmView:
     return view
 
 
+def joined(*shapes: tuple[int, ...]) -> GemmView:
+    """The gradient of all stride phases as columns, zeros included."""
+    problem = ConvProblem(*shapes, stride=2, padding=1)
+    [view] = dgrad_views(problem, side_by_side=tuple(range(problem.rank)))
+    return view
+
+
 UP = ConvProblem((2, 4, 4, 6, 64), (64, 2, 2, 2), stride=2)
 VIEWS = {
     "2x2x2": (one(ConvProblem((2, 4, 2, 6, 16), (24, 2, 2, 2), stride=2)), SMALL, "sm_80"),
@@ -43,6 +50,7 @@ VIEWS = {
     "TMA": (one(UP), WARPS, "sm_90a"),
     "TMA, borders": (one(ConvProblem((1, 6, 6, 64), (64, 4, 4), 2, 1)), WARPS, "sm_90a"),
     "persistent": (one(UP), PERSISTENT, "sm_90a"),
+    "3x3x3, taps are missing": (joined((1, 6, 6, 5, 64), (64, 3, 3, 3)), WARPS, "sm_90a"),
 }  # fmt: skip
 
 
