@@ -39,7 +39,7 @@ def joined_phases(
     >>> [joined_phases(each, arranged_dgrad(each), fp16) for each in (small, large)]
     [(0, 1), ()]
     """
-    if of is None or problem.groups > 1 or len(views) < 2 or not _is_small(problem):
+    if of is None or len(views) < 2 or not _is_small(problem):
         return ()
     along_sums = k_major and reads_along_sums(of.dtype, of.precision, of.machine)
 

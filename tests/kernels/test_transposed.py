@@ -19,6 +19,7 @@ from .launcher import Case, convert, integers, reference, run_case
 F16, F32 = torch.float16, torch.float32
 SMALL = TileConfig((64, 64, 32), (2, 2), 2)
 WARPS = specialized((64, 128, 64), (4, 1), 2, Load.TMA_WARP)
+GROUPS = specialized((64, 128, 32), (4, 1), 4, Load.TMA_WARP)
 PERSISTENT = persistent((128, 128, 64), (8, 1), 3)
 PINGPONG = persistent((64, 64, 64), (4, 1), 3, pingpong=True)
 
@@ -28,9 +29,9 @@ def one(problem: ConvProblem) -> GemmView:
     return view
 
 
-def joined(*shapes: tuple[int, ...]) -> GemmView:
+def joined(*shapes: tuple[int, ...], groups: int = 1) -> GemmView:
     """The gradient of all stride phases as columns, zeros included."""
-    problem = ConvProblem(*shapes, stride=2, padding=1)
+    problem = ConvProblem(*shapes, stride=2, padding=1, groups=groups)
     [view] = dgrad_views(problem, side_by_side=tuple(range(problem.rank)))
     return view
 
@@ -51,6 +52,7 @@ VIEWS = {
     "TMA, borders": (one(ConvProblem((1, 6, 6, 64), (64, 4, 4), 2, 1)), WARPS, "sm_90a"),
     "persistent": (one(UP), PERSISTENT, "sm_90a"),
     "3x3x3, taps are missing": (joined((1, 6, 6, 5, 64), (64, 3, 3, 3)), WARPS, "sm_90a"),
+    "3x3 of groups": (joined((1, 6, 5, 64), (64, 3, 3), groups=2), GROUPS, "sm_90a"),
 }  # fmt: skip
 
 
