@@ -13,6 +13,7 @@ from .arrays import is_array
 from .basis import Coordinate, ScaledBasis
 from .checks import as_integer
 from .coalesce import coalesce
+from .complement import complement
 from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole, wrong_argument
 from .int_tuple import (
     IntTuple,
@@ -24,6 +25,7 @@ from .int_tuple import (
     refuse_other_profile,
     shape_of,
 )
+from .late import late
 from .layout import Layout, carried, make
 from .like import LayoutLike
 from .numbers import expect_numbers
@@ -35,10 +37,27 @@ from .symbols import ceil_div as _ceil_div
 def ceil_div(a: Any, b: Any) -> IntTuple:
     """Divide ``a`` by ``b`` leaf by leaf, rounding up; entries of ``a`` without one of ``b`` stay.
 
+    Where ``b`` is a layout, or has one as a mode, the result is the shape of its tiles in that part
+    of ``a``: of the second mode of :func:`zipped_divide`.
+
     >>> ceil_div((9, 10, 7), (4, 4)), ceil_div(9, 4), ceil_div((9, (4, 6)), (4, 8))
     ((3, 3, 7), 3, (3, 3))
+    >>> ceil_div((128, 64), (Layout(8, 2), 32)), ceil_div(128, Layout(8, 3))
+    (((2, 8), 2), (3, 6))
     """
-    return _by_leaf("ceil_div", _ceil_div, shape_of("ceil_div", a), shape_of("ceil_div", b))
+    return _by_leaf("ceil_div", _tiles, shape_of("ceil_div", a), _tiler_of("ceil_div", b))
+
+
+def _tiler_of(name: str, b: Any) -> Any:
+    """Return a divisor: a layout as it is, and the shape that anything else stands for."""
+    if isinstance(b, str):
+        b = late("parse")(b)
+    return b if isinstance(b, LayoutLike) else shape_of(name, b)
+
+
+def _tiles(extent: Any, b: Any) -> IntTuple:
+    """Return the shape of the tiles ``b`` that cover an extent."""
+    return complement(b, extent).shape if isinstance(b, LayoutLike) else _ceil_div(extent, b)
 
 
 def round_up(a: Any, b: Any) -> IntTuple:
@@ -60,7 +79,7 @@ def _by_leaf(name: str, fn: Any, a: IntTuple, b: IntTuple) -> IntTuple:
         return (*done, *a[len(b) :])
     if isinstance(b, tuple):
         raise LayoutTypeError(f"{name}: {text(b)} is nested, {text(a)} is not")
-    if not known(b > 0):
+    if not isinstance(b, LayoutLike) and not known(b > 0):
         raise LayoutValueError(f"{name}: expected a divisor >= 1, got {text(b)}")
     return fn(product(a), b)
 
@@ -106,12 +125,23 @@ def shape_div(a: Any, b: Any) -> IntTuple:
 def evenly_divides(a: Any, b: Any) -> bool:
     """Tell if each leaf of ``b`` divides the size of the matching entry of ``a``.
 
+    A layout in ``b`` divides an entry if its tiles cover the entry exactly, so that
+    :func:`logical_divide` has the entry's size. An integer ``a`` is a shape of one mode.
+
     >>> evenly_divides((12, (4, 2)), (4, 8)), evenly_divides((12, 8), (5, 8))
     (True, False)
+    >>> evenly_divides(32, Layout(8, 2)), evenly_divides(32, Layout(8, 3))
+    (True, False)
     """
-    a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
+    a, b = shape_of("evenly_divides", a), _tiler_of("evenly_divides", b)
+    if isinstance(b, LayoutLike):
+        try:
+            return bool(product(a) == b.size() * product(_tiles(product(a), b)))
+        except LayoutValueError:  # tiles that overlap
+            return False
     if isinstance(b, tuple):
-        return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
+        modes = a if isinstance(a, tuple) else (a,)
+        return len(b) <= len(modes) and all(map(evenly_divides, modes, b))
     if isinstance(b, int) and not b:
         raise LayoutValueError(f"evenly_divides: 0 does not divide {text(a)}")
     return bool(product(a) % b == 0)

@@ -195,6 +195,32 @@ def test_make_layout_takes_what_cute_takes():
 
 
 @settings(deadline=None)
+@given(SHAPES, layouts(max_rank=2, strides=(0, 1, 2, 3, 4, 6, 8), max_size=12))
+def test_tiles_are_counted_as_the_divide_makes_them(shape, tile):
+    """A layout counts as what it tiles, by itself or as a mode of a tuple."""
+    try:
+        rest = lc.zipped_divide(Layout(size(shape)), tile)[1]
+    except LayoutError:
+        assert not lc.evenly_divides(shape, tile)
+        return
+    assert lc.ceil_div(shape, tile) == lc.ceil_div(size(shape), tile) == rest.shape
+    exact = size(tile) * size(rest) == size(shape)
+    assert lc.evenly_divides(shape, tile) == exact
+    assert lc.ceil_div((shape, 9, 7), (tile, 4)) == (rest.shape, 3, 7)
+    assert lc.evenly_divides((shape, 9, 7), (tile, 3)) == exact
+    assert not lc.evenly_divides((shape, 9), (tile, 4))
+    assert lc.ceil_div(shape, str(tile)) == rest.shape
+
+
+def test_an_integer_is_divided_as_a_shape_of_one_mode():
+    assert lc.evenly_divides(16, (8,))
+    for extent, tiler in ((12, (8,)), (16, (2, 8)), (16, ((2, 8),))):
+        assert not lc.evenly_divides(extent, tiler)
+    with pytest.raises(LayoutTypeError, match="argument `b`"):
+        lc.round_up((9, 10), (Layout(4), 4))
+
+
+@settings(deadline=None)
 @given(SHAPES, st.integers(1, 48))
 def test_a_distributed_domain_is_ordered_and_divides(shape, count):
     """C++: the result is ordered, and a tiler that every layout of the shape takes."""
