@@ -14,11 +14,43 @@ def tensor(images: list[int], manager: ME.CoordinateManager | None = None) -> ME
     return ME.SparseTensor(torch.ones(len(coords), 1), coords, coordinate_manager=manager)
 
 
-def test_a_tensor_of_more_images_than_the_first_is_named_where_it_is_made():
-    x = tensor([0, 1])
-    with pytest.raises(ArgumentError, match=r"`coordinates`: expected images from 0 to 1.*got 2"):
-        tensor([0, 2], x.coordinate_manager)
-    assert len(x + tensor([1, 1, 0], x.coordinate_manager)) == 4
+def test_a_manager_takes_tensors_of_more_images_than_its_first():
+    """Layers compute what they do where the number of images is known before."""
+
+    def results(images: int) -> list[torch.Tensor]:
+        manager = ME.CoordinateManager(D=1)
+        manager.count_images(images)
+        few, more, most = (tensor(of, manager) for of in ([0, 0, 1], [2, 0, 2], [1, 1, 1, 3]))
+        torch.manual_seed(0)
+        down = ME.MinkowskiConvolution(1, 2, 3, 2, dimension=1)
+        up = ME.MinkowskiConvolutionTranspose(2, 1, 2, 2, dimension=1)
+        every = [few + more, most + few, down(few), up(down(most)), more, up(down(few + more))]
+        every += [ME.MinkowskiGlobalSumPooling()(x) for x in every]
+        return [torch.cat([x.C, x.F], 1) for x in every]
+
+    for expected, found in zip(results(4), results(0), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_layers_work_on_both_sides_of_a_tensor_of_more_images():
+    """Coordinates and kernel maps from before stay those of their tensors."""
+    x = tensor([0, 0, 1])
+    down = ME.MinkowskiConvolution(1, 2, 2, 2, dimension=1)
+    up = ME.MinkowskiConvolutionTranspose(2, 1, 2, 2, dimension=1)
+    coarse, pooled = down(x), ME.MinkowskiGlobalSumPooling()(x)
+    expected = up(coarse)
+    tensor([0, 3], x.coordinate_manager)
+    back = up(coarse)
+    assert back.coordinate_map_key == expected.coordinate_map_key == x.coordinate_map_key
+    assert torch.equal(back.F, expected.F)
+    assert torch.equal(pooled.C[:, 0], torch.tensor([0, 1]))
+    assert len(ME.MinkowskiGlobalSumPooling()(x)) == 4
+    with pytest.raises(ArgumentError, match=r"`values`: expected \(4, C\), a row for each image"):
+        ME.MinkowskiBroadcast()(x, pooled)
+    points = torch.tensor([[0, 0.5], [5, 1.5]])
+    field = ME.TensorField(torch.ones(2, 1), points, coordinate_manager=x.coordinate_manager)
+    assert len(ME.MinkowskiGlobalSumPooling()(field)) == 6
+    assert x.coordinate_manager.number_of_unique_batch_indices() == 6
 
 
 def test_a_tensor_without_rows_leaves_the_number_of_images_open():

@@ -118,7 +118,8 @@ class CoordinateManager:
         self._grown: set[Name] = set()  # names of cells that were made region by region
         # Points of fields, and the rows of their voxels, which fields of the same points share.
         self._fields: dict[Name, tuple[Tensor, dict[CoordinateMapKey, Tensor]]] = {}
-        self._batch_size: int | None = None
+        self._batch_size = 0
+        self._origin: CoordinateMapKey | None = None
 
     def __repr__(self) -> str:
         kept = "".join(f"\n  {name}: {cells!r}" for name, cells in self._maps.items())
@@ -129,7 +130,7 @@ class CoordinateManager:
     @property
     def batch_size(self) -> int:
         """The number of images."""
-        return self._batch_size or 0
+        return self._batch_size
 
     def cells(self, key: CoordinateMapKey) -> Coordinates:
         """Return the coordinates of a key, in units of its tensor stride."""
@@ -162,12 +163,14 @@ class CoordinateManager:
         return found[0]
 
     def count_images(self, count: int) -> None:
-        """Take the number of images from the first tensor that has rows; no other may have more."""
-        if not self._batch_size:
-            self._batch_size = count
-        elif count > self._batch_size:
-            expected = f"images from 0 to {self._batch_size - 1}, as the coordinate_manager has"
-            raise ArgumentError("coordinates", expected, count - 1)
+        """Take the number of images from the tensor that has most: all coordinates have as many,
+        as maps need, but for those of images, whose rows they are."""
+        if count <= self._batch_size:
+            return
+        for name, cells in self._maps.items():
+            if any(name[0]):
+                self._maps[name] = cells.at(cells.cells, count)
+        self._batch_size, self._origin = count, None
 
     def number_of_unique_batch_indices(self) -> int:
         return self.batch_size
@@ -411,13 +414,13 @@ class CoordinateManager:
 
     def origin(self, device: Any = None) -> CoordinateMapKey:
         """Return the key of one cell per image, with tensor stride 0."""
-        name = (0,) * self.D, ""
-        if name not in self._maps:
+        if self._origin is None:
             device = device or next(iter(self._maps.values())).device
             cells = torch.zeros(self.batch_size, self.D + 1, dtype=torch.int32, device=device)
             cells[:, 0] = torch.arange(self.batch_size, dtype=torch.int32, device=device)
-            self._maps[name] = Coordinates.unbounded(cells, self.batch_size)
-        return CoordinateMapKey(*name)
+            made = Coordinates.unbounded(cells, self.batch_size)
+            self._origin = self.keep(made, (0,) * self.D)
+        return self._origin
 
 
 def first_rows(cells: Coordinates) -> tuple[Tensor, Tensor]:
