@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import layoutconv.compat.spconv
-from layoutconv.compat.spconv.absent import MODULES, REASONS
+from layoutconv.compat.spconv.absent import MODULES, MOVED, REASONS
 from layoutconv.compat.spconv.pytorch.core import SparseConvTensor, scatter_nd
 from layoutconv.compat.spconv.pytorch.hash import HashTable
 from layoutconv.errors import ArgumentError
@@ -84,6 +84,9 @@ def test_what_is_not_there_says_why() -> None:
                 "qconfig_mapping.*layoutconv.nn.quantize",
             ),
             ("from spconv import core_cc", "core_cc.*kernels"),
+            ("from spconv import SubMConv3d", "SubMConv3d.*in spconv.pytorch.*1.2"),
+            ("from spconv.modules import SparseModule", "modules.*in spconv.pytorch.*1.2"),
+            ("from spconv import ops", "ops.*in spconv.pytorch"),
             ("from spconv.pytorch import nothing", "cannot import name 'nothing'"),
             ("import spconv.nothing", "No module named 'spconv.nothing'"),
             ("from spconv.utils import nothing", "nothing"),
@@ -92,6 +95,8 @@ def test_what_is_not_there_says_why() -> None:
                 exec(statement)
         import spconv.pytorch as sp
 
+        for name in MOVED:
+            assert hasattr(sp, name)
         assert not hasattr(sp.ops, "get_indice_pairs")
         with pytest.raises(AttributeError, match=r"get_indice_pairs.*submanifold_map"):
             sp.ops.get_indice_pairs  # noqa: B018

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import numpy
@@ -405,3 +406,25 @@ def test_what_is_refused():
             layer(nothing)
     with pytest.raises(TypeError, match="torch's relu takes tensors, not a SparseTensor"):
         torch.relu(x)
+
+
+def test_files_of_torchsparse_are_found_under_their_names():
+    """Also those whose names are in another module here; others say what to use instead."""
+    with torchsparse.install():
+        for file, name, ours in (
+            ("backbones.modules.blocks", "SparseResBlock", torchsparse.backbones.modules),
+            ("nn.functional.conv.conv", "conv3d", spf),
+            ("nn.functional.conv.conv_config", "set_global_conv_config", spf.conv_config),
+            ("nn.functional.conv.conv_mode", "set_kmap_mode", spf),
+            ("nn.functional.hash", "sphash", spf),
+            ("nn.functional.voxelize", "spvoxelize", spf),
+            ("nn.modules", "Conv3d", spnn),
+            ("nn.modules.bev", "ToBEVReduction", spnn.bev),
+            ("nn.modules.pooling", "GlobalAvgPool", spnn),
+            ("nn.utils.kernel", "get_kernel_offsets", spnn.utils),
+            ("utils.utils", "make_ntuple", torchsparse.utils),
+        ):
+            found = importlib.import_module(f"torchsparse.{file}")
+            assert getattr(found, name) is getattr(ours, name)
+        with pytest.raises(ModuleNotFoundError, match=r"conv\.kmap.*submanifold_map"):
+            importlib.import_module("torchsparse.nn.functional.conv.kmap.build_kmap")

@@ -14,7 +14,7 @@ True
 from __future__ import annotations
 
 from . import constants
-from .absent import explain
+from .absent import MOVED, REASONS, explain
 from .core import AlgoHint, ConvAlgo
 from .installed import install
 from .version import set_interface
@@ -32,4 +32,4 @@ __all__ = [
     "set_interface",
 ]
 
-__getattr__ = explain(__name__)
+__getattr__ = explain(__name__, REASONS | MOVED)

@@ -18,6 +18,7 @@ _INT8 = (
     "layoutconv.nn.quantize(net, batches) calibrates a network and quantises its layers, these "
     "too, without torch.fx; with training=True it trains for that"
 )
+_MOVED = 'spconv 2 has it in spconv.pytorch; install("1.2") is for files of spconv 1.x'
 _DEBUG = "an error of layoutconv names the argument that is wrong"
 
 _NAMES = {
@@ -76,9 +77,18 @@ _NAMES = {
     _DEBUG: "spconv_save_debug_data SPCONV_DEBUG_SAVE_PATH",
 }
 
+_OF_1X = (  # whose layers are in spconv itself
+    "SparseConvTensor SparseModule SparseSequential ToDense RemoveGrid AddTable ConcatTable "
+    "JoinTable SparseConv2d SparseConv3d SparseConv4d SparseConvTranspose2d SparseConvTranspose3d "
+    "SparseInverseConv2d SparseInverseConv3d SubMConv2d SubMConv3d SubMConv4d SparseMaxPool2d "
+    "SparseMaxPool3d conv functional modules ops pool"
+)
+
+MOVED = dict.fromkeys(_OF_1X.split(), _MOVED)
 REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
 
 MODULES = {
+    **{name: MOVED[name] for name in ("conv", "functional", "modules", "ops", "pool")},
     "algocore": _KERNELS,
     "build": "layoutconv is wheels only: nothing is built",
     "benchmark": "`python -m layoutconv bench` measures",

@@ -28,6 +28,30 @@ from .version import set_interface
 
 __version__ = "2.1.0"  # of the interface
 
+# TorchSparse's files whose names are in another module here.
+_FILES = {
+    "backbones.modules.blocks": backbones.modules,
+    "nn.functional.conv": nn.functional,
+    "nn.functional.conv.conv": nn.functional,
+    "nn.functional.conv.conv_config": nn.functional.conv_config,
+    "nn.functional.conv.conv_mode": nn.functional.conv_config,
+    "nn.functional.conv.hash": nn.functional,
+    "nn.modules": nn,
+    "nn.modules.bev": nn.bev,
+    "utils.to_dense": utils,
+    "utils.utils": utils,
+    **{f"nn.functional.{name}": nn.functional for name in ("activation", "count", "hash")},
+    **{f"nn.functional.{name}": nn.functional for name in ("pooling", "voxelize")},
+    **{f"nn.modules.{name}": nn for name in ("activation", "conv", "crop", "norm", "pooling")},
+    **{f"nn.utils.{name}": nn.utils for name in ("apply", "kernel")},
+}
+_ABSENT = {
+    "nn.functional.conv.func": "layoutconv.nn.sparse has convolutions as functions of kernel maps",
+    "nn.functional.conv.kmap": (
+        "layoutconv.sparse has kernel maps: submanifold_map, strided_map and transposed_map"
+    ),
+}
+
 
 def install(version: str = "2.1") -> Installed:
     """Let ``import torchsparse``, and imports of its modules, find those of layoutconv.
@@ -41,7 +65,7 @@ def install(version: str = "2.1") -> Installed:
     'layoutconv.compat.torchsparse.nn.functional.devoxelize'
     """
     set_interface(version)
-    return install_as("torchsparse", __name__)
+    return install_as("torchsparse", __name__, absent=_ABSENT, elsewhere=_FILES)
 
 
 __all__ = [
