@@ -127,9 +127,10 @@ def install_as(
 
 
 def _is_there(name: str) -> bool:
-    """Return whether ``import`` finds a module of a name.
+    """Return whether ``import`` finds a module of a name, or the package that it would be in.
 
-    >>> _is_there("sys"), _is_there("json"), _is_there("a_name_for_doctest")
+    >>> _is_there("sys"), _is_there("json.tool"), _is_there("a_name_for_doctest.inner")
     (True, True, False)
     """
-    return name in sys.modules or find_spec(name) is not None
+    package = name.partition(".")[0]
+    return package in sys.modules or find_spec(package) is not None

@@ -351,3 +351,20 @@ def key_of(
         raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
     steps = convert_to_int_list(list(tensor_stride), input.D)
     return manager.insert_and_map(coordinates, steps)[0]
+
+
+def _get_coordinate_map_key(
+    input: SparseTensor,
+    coordinates: Any = None,
+    tensor_stride: Any = 1,
+    expand_coordinates: bool = False,
+) -> CoordinateMapKey:
+    """Return the key of given coordinates, or one for a function to set; for a program's layers.
+
+    A tensor of coordinates is kept at ``tensor_stride``.
+    """
+    if coordinates is None or expand_coordinates:
+        return CoordinateMapKey(input.coordinate_map_key.get_coordinate_size())
+    if isinstance(coordinates, torch.Tensor):
+        return input.coordinate_manager.insert_and_map(coordinates, tensor_stride)[0]
+    return key_of(input, coordinates, KernelGenerator(1, dimension=input.D), False)

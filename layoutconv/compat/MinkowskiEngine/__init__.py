@@ -148,6 +148,7 @@ from .system import (
     cudart_version,
     get_gpu_memory_info,
     is_cuda_available,
+    print_diagnostics,
     set_gpu_allocator,
     set_memory_manager_backend,
 )
@@ -161,7 +162,7 @@ def install() -> Installed:
     It works as :func:`layoutconv.compat.spconv.install`. Modules of MinkowskiEngine that are part
     of another file here are found under both names. MinkowskiEngine puts its folder on
     ``sys.path``; so ``import MinkowskiFunctional``, without the package's name, finds a module
-    here, too.
+    here, too. ``MinkowskiEngineBackend._C`` has the enumerations and keys, no compiled functions.
 
     >>> with install():
     ...     import MinkowskiFunctional
@@ -176,6 +177,7 @@ def install() -> Installed:
         "MinkowskiNetwork": MinkowskiNetwork,
         "MinkowskiPruning": MinkowskiPruning,
         "MinkowskiUnion": MinkowskiUnion,
+        "diagnostics": print_diagnostics,
     }
     elsewhere = {name: sys.modules[its.__module__] for name, its in inside.items()}
     return install_as("MinkowskiEngine", __name__, elsewhere=elsewhere, alone="Minkowski")
@@ -292,6 +294,7 @@ __all__ = [
     "is_cuda_available",
     "mean",
     "modules",
+    "print_diagnostics",
     "set_global_coordinate_manager",
     "set_gpu_allocator",
     "set_memory_manager_backend",

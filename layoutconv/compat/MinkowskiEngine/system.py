@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from enum import Enum
 
 import torch
@@ -12,6 +13,14 @@ class CoordinateMapType(Enum):
 
     CPU = 0
     CUDA = 1
+
+
+class ConvolutionMode(Enum):
+    """Accepted for compatibility; a cost model chooses the kernel."""
+
+    DEFAULT = 0
+    DIRECT_GEMM = 1
+    COPY_GEMM = 2
 
 
 class GPUMemoryAllocatorType(Enum):
@@ -48,3 +57,12 @@ def set_gpu_allocator(backend: GPUMemoryAllocatorType) -> None:
 
 
 set_memory_manager_backend = set_gpu_allocator
+
+
+def print_diagnostics() -> None:
+    """Print what a report of a problem should name: versions, and the GPU."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    rows: dict[str, object] = {"system": platform.platform(), "Python": platform.python_version()}
+    rows |= {"torch": torch.__version__, "CUDA of torch": torch.version.cuda, "GPU": gpu}
+    for name, value in rows.items():
+        print(f"{name}: {value}")
