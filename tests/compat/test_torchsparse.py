@@ -20,6 +20,8 @@ from layoutconv.compat.torchsparse.utils.collate import sparse_collate_fn
 from layoutconv.compat.torchsparse.utils.quantize import sparse_quantize
 from layoutconv.errors import ArgumentError
 
+from .. import precision
+
 Cell = tuple[int, ...]
 
 
@@ -428,3 +430,15 @@ def test_files_of_torchsparse_are_found_under_their_names():
             assert getattr(found, name) is getattr(ours, name)
         with pytest.raises(ModuleNotFoundError, match=r"conv\.kmap.*submanifold_map"):
             importlib.import_module("torchsparse.nn.functional.conv.kmap.build_kmap")
+
+
+def test_tf32_is_allowed_by_torchsparses_switch():
+    """The layers follow torch's setting; a switch that only kept its value would be ignored."""
+    with torchsparse.install():
+        backends = importlib.import_module("torchsparse").backends
+    with precision.restored():
+        for allowed in (False, True):
+            torch.backends.cudnn.allow_tf32 = allowed
+            assert backends.allow_tf32 is allowed
+            backends.allow_tf32 = not allowed
+            assert torch.backends.cudnn.allow_tf32 is not allowed

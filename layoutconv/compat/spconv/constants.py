@@ -18,6 +18,7 @@ import re
 import sys
 from types import ModuleType
 
+from .. import tf32
 from .absent import explain
 
 SAVED_WEIGHT_LAYOUT = os.getenv("SPCONV_SAVED_WEIGHT_LAYOUT", "")
@@ -64,15 +65,11 @@ class _Constants(ModuleType):
 
     @property
     def SPCONV_ALLOW_TF32(self) -> bool:
-        from ...gpu.fp32_precision import multiplied_now
-
-        return multiplied_now() == "tf32"
+        return tf32.is_allowed()
 
     @SPCONV_ALLOW_TF32.setter
     def SPCONV_ALLOW_TF32(self, allow: bool) -> None:
-        import torch
-
-        torch.backends.cudnn.allow_tf32 = bool(allow)
+        tf32.allow(allow)
 
 
 sys.modules[__name__].__class__ = _Constants
