@@ -15,6 +15,14 @@ from .fuse_batch_norms import FusionReport, fuse_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
 from .graphed_training import GraphedStep, graphed_step
+from .lazy import (
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+)
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .onnx_export import onnx_translations
 from .quantization import QuantizationReport, quantize
@@ -84,6 +92,12 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
     "Prune",
     "QuantizationReport",
     "Residual",
