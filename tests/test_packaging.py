@@ -142,9 +142,9 @@ def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
 
 
 FIRST_DAY = {
-    "layouts": "swizzled  banks of a column: [0, 1, 2, 3, 4, 5, 6, 7], 8 of 8",
+    "layouts": "swizzled  a column is in banks [0, 1, 2, 3, 4, 5, 6, 7]: 8 of 8",
     "cloud": "of the points right",
-    "kernel": "as torch: True",
+    "kernel": "equals torch: True",
     "network": "6 of 6 convolutions swapped",
 }
 

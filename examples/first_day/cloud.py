@@ -1,4 +1,4 @@
-"""A point-cloud user's first day: points to voxels, a small U-Net, training, labels for points.
+"""A point-cloud user's first day: voxelize points, train a small U-Net, label each point.
 
 python cloud.py
 """
@@ -13,7 +13,7 @@ from layoutconv.sparse.coords.street import street
 
 
 class Net(nn.Module):
-    """Two resolutions: a stride down, back to the very voxels, and a skip between."""
+    """A U-Net of two resolutions: strided down, inverse up to the input's voxels, one skip."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class Net(nn.Module):
         self.head = nn.Linear(32, classes)
 
     def forward(self, voxels: lc.SparseTensor) -> torch.Tensor:
-        """(rows, classes), a row per voxel."""
+        """Return the scores, (voxels, classes)."""
         skip = self.stem(voxels)
         up = self.up(self.inner(self.down(skip)))
         return self.head(torch.cat((skip.features, up.features), 1))
 
 
 def main(steps: int = 20) -> None:
-    """Learn which points are ground, from their neighbours; print the accuracy on points."""
+    """Learn which points lie above the median height; print the accuracy over points."""
     torch.manual_seed(0)
     points = torch.from_numpy(street(seed=0))
     labels = (points[:, 2] > points[:, 2].median()).long()

@@ -1,4 +1,4 @@
-"""A dense user's first day: convert a network, see what was converted, time it, go back.
+"""A dense user's first day: convert a network, time each convolution beside torch's, revert.
 
 python network.py
 """
@@ -21,12 +21,12 @@ class Block(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to the same."""
+        """Return the block's result, with the shape (N, C, H, W) of ``x``."""
         return (x + self.second(self.first(x).relu())).relu()
 
 
 def main() -> None:
-    """Print the report, the difference, and a line per convolution."""
+    """Print the report, the largest difference, and the time of each convolution."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 32, 7, stride=2, padding=3),
@@ -41,8 +41,9 @@ def main() -> None:
     net, report = lc.nn.convert(net, return_report=True)
     print(report)
     print("largest difference:", f"{(net(x) - want).abs().max().item():.1e}")
+    print(f"{'module':9} {'convolution':34} {'torch':>8}     speed-up (torch / layoutconv)")
     for layer in times.layers:
-        print(f"{layer.name:9} {layer.layer:34} {layer.torch_us:8.0f} us, {layer.gain:.2f} x")
+        print(f"{layer.name:9} {layer.layer:34} {layer.torch_us:8.0f} us  {layer.gain:.2f}")
     lc.nn.revert(net)
     print("reverted:", torch.equal(net(x), want) or "the same up to rounding")
 
