@@ -22,7 +22,7 @@ from .epilogue.ops import Steps
 from .mma_atoms import MULTIPLY, OUTPUT
 
 
-class Given(NamedTuple):
+class LaunchArguments(NamedTuple):
     """Arguments of a launch, traced on the host; pointers have the dtypes that the kernel reads.
 
     Attributes:
@@ -45,7 +45,7 @@ class Given(NamedTuple):
     statistics: Any
 
 
-class Start(NamedTuple):
+class KernelLaunch(NamedTuple):
     """A launch: the device function applied to its arguments, grid, use of PDL, cluster shape."""
 
     kernel: Any
@@ -89,7 +89,7 @@ class GemmKernel:
         element, out, spec = self.data.element, self.out.element, self.spec
         splits, split_stride, *others = integers
         start = self.start(
-            Given(
+            LaunchArguments(
                 (pointer(a, element), pointer(b, element), pointer(d.iterator, out)),
                 (pointer(index_a, Int32), pointer(index_b, Int32), pointer(index_d, Int32)),
                 splits,
@@ -109,7 +109,7 @@ class GemmKernel:
             use_pdl=start.early,
         )
 
-    def start(self, given: Given) -> Start:
+    def start(self, given: LaunchArguments) -> KernelLaunch:
         """Return the device function applied to a launch's arguments; traced on the host."""
         raise NotImplementedError
 

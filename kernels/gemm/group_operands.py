@@ -17,7 +17,7 @@ from layoutconv.view.gemm_view import GemmView, stages
 
 from ..common.arguments import Arguments, Extent
 from ..common.plain_types import AnyTuple
-from .gemm_kernel import GemmKernel, Given
+from .gemm_kernel import GemmKernel, LaunchArguments
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row
 
@@ -38,7 +38,7 @@ class GroupKernel(GemmKernel):
         self.tile, self.of = spec.tile, of
         self.n_tiles = -(-of.groups // self.tile.groups)
 
-    def boxes(self, given: Given) -> tuple[Arguments, Any]:
+    def boxes(self, given: LaunchArguments) -> tuple[Arguments, Any]:
         """Return the arguments of a launch, and the number of boxes; traced on the host."""
         return Box.arguments(self.of, self.tile, self.values_of(given.integers), self.dividing)
 

@@ -20,8 +20,8 @@ from ..common.arguments import Arguments
 from ..common.pdl import let_dependents_start, wait_for_others
 from .block_diagonal import CHUNK_BYTES, Factor, Piece, pieces_of
 from .epilogue.column_entries import ColumnEntries
-from .epilogue.smem_store import Epilogue, Extras
-from .gemm_kernel import Given, Start
+from .epilogue.smem_store import EpilogueIO, SmemStore
+from .gemm_kernel import KernelLaunch, LaunchArguments
 from .group_operands import Box, BoxOperand, GroupKernel, Patch, SharedFilter
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
@@ -40,10 +40,10 @@ class GroupedConv(GroupKernel):
     Constraints: ``planning/group_tile.py``.
     """
 
-    def start(self, given: Given) -> Start:
+    def start(self, given: LaunchArguments) -> KernelLaunch:
         args, boxes = self.boxes(given)
         kernel = self.kernel(*given.memory, args, *given.reads)
-        return Start(kernel, [boxes * self.n_tiles, 1, 1], self.pdl)
+        return KernelLaunch(kernel, [boxes * self.n_tiles, 1, 1], self.pdl)
 
     @cute.kernel
     def kernel(
@@ -82,20 +82,20 @@ class GroupedConv(GroupKernel):
         cute.arch.sync_threads()  # the epilogue's tile overwrites the operands
         turn = Turn(tile)
         acc = turn.accumulators(sums, tid)
-        extras = self._extras((numbers, columns, sources))
-        self._epilogue()(acc, turn, BoxOperand.of(of_d, box, last), base, 0, n0, tid, extras)
+        extras = self._epilogue_io((numbers, columns, sources))
+        self._make_epilogue()(acc, turn, BoxOperand.of(of_d, box, last), base, 0, n0, tid, extras)
 
-    def _epilogue(self) -> Epilogue:
-        return Epilogue(
+    def _make_epilogue(self) -> SmemStore:
+        return SmemStore(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=False,
         )  # fmt: skip
 
-    def _extras(self, reads: tuple[Any, Any, Any]) -> Extras:
+    def _epilogue_io(self, reads: tuple[Any, Any, Any]) -> EpilogueIO:
         # Empty tuples cannot cross the kernel boundary; None stands for them.
         numbers, columns, sources = (found or () for found in reads)
         every = self.of.columns * self.of.groups
-        return Extras(
+        return EpilogueIO(
             numbers, columns, sources, None, ColumnEntries(self.view, 0), first_column=0,
             all_columns=every,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from layoutconv.planning.kernel_spec import VECTOR_BYTES
 from ..common.arguments import Arguments, Extent
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
-from .gemm_kernel import Given, Start
+from .gemm_kernel import KernelLaunch, LaunchArguments
 from .group_operands import Box, GroupKernel, Patch
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
@@ -48,13 +48,13 @@ class GroupedSums(GroupKernel):
     of: GroupSumView
     tile: GroupSumTile
 
-    def start(self, given: Given) -> Start:
+    def start(self, given: LaunchArguments) -> KernelLaunch:
         args, boxes = self.boxes(given)
         splits = Int32(given.splits)
         share = (boxes + splits - 1) // splits
         split = Int32(share), boxes, Int64(given.split_stride)
         kernel = self.kernel(*given.memory, args, split)
-        return Start(kernel, [self.n_tiles, splits, 1], self.pdl)
+        return KernelLaunch(kernel, [self.n_tiles, splits, 1], self.pdl)
 
     @cute.kernel
     def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: AnyTuple) -> None:

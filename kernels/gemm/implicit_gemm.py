@@ -30,9 +30,9 @@ from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
 from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
-from .epilogue.register_store import RegisterEpilogue
-from .epilogue.smem_store import Epilogue, Extras
-from .gemm_kernel import GemmKernel, Given, Start
+from .epilogue.register_store import RegisterStore
+from .epilogue.smem_store import EpilogueIO, SmemStore
+from .gemm_kernel import GemmKernel, KernelLaunch, LaunchArguments
 from .k_tiles import KTiles
 from .loads import LoadKinds, Loads
 from .mainloop_sm80 import MainloopSm80
@@ -41,8 +41,8 @@ from .operand import Operand
 from .scheduler import SingleTile, StaticPersistent
 from .smem_index import SmemRows, keep_index
 
-CROWD = 320  # CTAs, times CTAs per SM, that make more than one wave on any GPU
-FEW = 132  # CTAs that make one wave on an H100 or H200, at one per SM
+SEVERAL_WAVES = 320  # CTAs, times CTAs per SM, that make more than one wave on any GPU
+ONE_WAVE = 132  # CTAs that make one wave on an H100 or H200, at one per SM
 
 
 class ImplicitGemm(GemmKernel):
@@ -70,10 +70,10 @@ class ImplicitGemm(GemmKernel):
         self.kinds = LoadKinds(view, spec, self.data)
         self.runs = runs_of(view, spec)
 
-    def start(self, given: Given) -> Start:
-        most, of_view = None, given.integers
+    def start(self, given: LaunchArguments) -> KernelLaunch:
+        grid_limit, of_view = None, given.integers
         if self.tile.persistent:
-            most, *of_view = of_view
+            grid_limit, *of_view = of_view
         values = self.values_of(of_view)
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
@@ -86,12 +86,12 @@ class ImplicitGemm(GemmKernel):
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         ctas = m_tiles * n_tiles
         if self.tile.persistent:
-            ctas = cutlass.min(ctas, Int32(most))
+            ctas = cutlass.min(ctas, Int32(grid_limit))
         pointer_a, pointer_b, _ = given.memory
         atom_a = self.kinds.atom_of_a(pointer_a, args)
         atom_b, coordinates_b = self.kinds.atom_of_b(pointer_b, args)
         splits, cluster_k = Int32(given.splits), self.tile.cluster_k
-        return Start(
+        return KernelLaunch(
             self.kernel(
                 *given.memory,
                 *given.indices,
@@ -133,7 +133,7 @@ class ImplicitGemm(GemmKernel):
         if cutlass.const_expr(tile.persistent and not spec.stores_registers):
             size = tile.epilogue_bytes(spec.staged_bytes)
             epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
-        mainloop = self._mainloop(smem)
+        mainloop = self._make_mainloop(smem)
         tid, _, _ = cute.arch.thread_idx()
         last_first = spec.skip and spec.along[0] == 1 and index_a is not None
         single = SingleTile(tile, self.view.n, last_first=last_first)
@@ -152,25 +152,27 @@ class ImplicitGemm(GemmKernel):
         if cutlass.const_expr(tile.persistent):
             k_tiles = self._k_tiles(of_a, of_b)
             wait_for_others(self.pdl)
-            extras = self._extras(reads, statistics, group)
-            self._persist(mainloop, loads, k_tiles, acc, of_d, epilogue_smem, extras)
+            extras = self._epilogue_io(reads, statistics, group)
+            self._run_persistent(mainloop, loads, k_tiles, acc, of_d, epilogue_smem, extras)
             let_dependents_start(self.pdl)
         else:
             if cutlass.const_expr(self.steps.statistics):
                 all_columns = self.view.n * cute.arch.grid_dim()[2]
                 statistics = statistics + Int64(single.m_tile) * (2 * all_columns)
-            epilogue = self._epilogue()
-            extras = self._extras(reads, statistics, group)
-            extras = self._holding(epilogue, extras, mainloop, of_d, tid)
+            epilogue = self._make_epilogue()
+            extras = self._epilogue_io(reads, statistics, group)
+            extras = self._with_held_columns(epilogue, extras, mainloop, of_d, tid)
             fetch = partial(epilogue.fetch, of_d, extras, single.n0)
-            nothing, rows = self._sum(mainloop, loads, of_d, smem, single, split, acc, fetch)
+            is_empty, rows = self._run_mainloop(
+                mainloop, loads, of_d, smem, single, split, acc, fetch
+            )
             let_dependents_start(self.pdl)
             extras = replace(extras, rows=rows)
-            self._store(mainloop, acc, of_d, single, nothing, epilogue, extras)
+            self._run_epilogue(mainloop, acc, of_d, single, is_empty, epilogue, extras)
 
     # -- the mainloop and the epilogue of a CTA --------------------------------------------------
 
-    def _sum(
+    def _run_mainloop(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         loads: Loads,
@@ -210,22 +212,22 @@ class ImplicitGemm(GemmKernel):
             share = (count + split[0] - 1) // split[0]
             begin = rank * share
             count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
-        nothing = Int32(count) == 0
-        if tile.cluster_k > 1:  # a CTA without k-tiles multiplies one; ``_store`` discards it
+        is_empty = Int32(count) == 0
+        if tile.cluster_k > 1:  # one without k-tiles multiplies one; ``_run_epilogue`` discards it
             count = cutlass.max(Int32(count), Int32(1))
         mainloop(load_a, load_b, k_tiles, begin, count, loads.tid, acc, fetch)
-        return nothing, rows
+        return is_empty, rows
 
     @cute.jit
-    def _store(
+    def _run_epilogue(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         acc: Any,
         d: Operand,
         single: SingleTile,
-        nothing: Any,
-        epilogue: Epilogue,
-        extras: Extras,
+        is_empty: Any,
+        epilogue: SmemStore,
+        extras: EpilogueIO,
     ) -> None:
         """Run the epilogue of one output tile; if the tile allows, the producer warps compute the
         column statistics.
@@ -233,13 +235,13 @@ class ImplicitGemm(GemmKernel):
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
-            if cutlass.const_expr(tile.cluster_k > 1) and nothing:
+            if cutlass.const_expr(tile.cluster_k > 1) and is_empty:
                 acc.fill(0)
             epilogue(acc, mma, d, base, single.m0, single.n0, tid, extras)
         if cutlass.const_expr(epilogue.sums_beside):
             epilogue.sum_beside(d, base, single.n0, tid - tile.mma_threads, extras)
 
-    def _persist(
+    def _run_persistent(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         loads: Loads,
@@ -247,18 +249,18 @@ class ImplicitGemm(GemmKernel):
         acc: Any,
         d: Operand,
         epilogue_smem: Any,
-        extras: Extras,
+        extras: EpilogueIO,
     ) -> None:
         """Run mainloop and epilogue for all output tiles of a persistent CTA."""
         assert isinstance(mainloop, MainloopSm90)  # legality: a persistent tile has producers
-        tid, epilogue = loads.tid, self._epilogue()
+        tid, epilogue = loads.tid, self._make_epilogue()
         results = acc, mainloop.multiplier.mma, d
         if self.spec.stores_registers:
             epilogue.start(cute.arch.block_idx()[0], tid)
             store = partial(epilogue, *results)
         else:
             store = partial(epilogue, *results, epilogue_smem, tid=tid)
-        extras = self._holding(epilogue, extras, mainloop, d, tid % self.tile.mma_threads)
+        extras = self._with_held_columns(epilogue, extras, mainloop, d, tid % self.tile.mma_threads)
         store, fetch = partial(store, extras=extras), partial(epilogue.fetch, d, extras)
         tiles = StaticPersistent(self.tile, d.row_count, self.view.n)
         tiles.run(mainloop, loads, k_tiles, tid, acc, store, fetch)
@@ -267,7 +269,7 @@ class ImplicitGemm(GemmKernel):
 
     # -- their parts -----------------------------------------------------------------------------
 
-    def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
+    def _make_mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.warp_specialized:
             return MainloopSm80(self.spec, self.data, smem)
         halo = halo_of(self.view, self.tile)
@@ -294,30 +296,30 @@ class ImplicitGemm(GemmKernel):
         found = KTiles.of(a, b, self.tile.k, self.tile.halo_taps)
         return found.in_order() if self.runs else found
 
-    def _epilogue(self) -> Any:
-        return (RegisterEpilogue if self.spec.stores_registers else Epilogue)(
+    def _make_epilogue(self) -> Any:
+        return (RegisterStore if self.spec.stores_registers else SmemStore)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic", run=self.spec.run,
         )  # fmt: skip
 
-    def _extras(self, reads: tuple[Any, Any, Any], statistics: Any, group: Any) -> Extras:
+    def _epilogue_io(self, reads: tuple[Any, Any, Any], statistics: Any, group: Any) -> EpilogueIO:
         # Empty tuples cannot cross the kernel boundary; None stands for them.
         numbers, columns, sources = (found or () for found in reads)
-        return Extras(
+        return EpilogueIO(
             numbers, columns, sources, statistics,
             entries=ColumnEntries(self.view, group),
             first_column=group * self.view.n,
             all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip
 
-    def _holding(
+    def _with_held_columns(
         self,
-        epilogue: Epilogue,
-        extras: Extras,
+        epilogue: SmemStore,
+        extras: EpilogueIO,
         mainloop: MainloopSm80 | MainloopSm90,
         d: Operand,
         tid: Any,
-    ) -> Extras:
+    ) -> EpilogueIO:
         """Return ``extras`` with registers that hold the per-column values that thread ``tid``
         reads in the epilogue.
         """
@@ -338,5 +340,5 @@ class ImplicitGemm(GemmKernel):
         if self.spec.kept:
             return True
         if self.ctas_per_sm > 1:
-            return ctas > CROWD * self.ctas_per_sm
-        return ctas >= FEW if any(self.kinds.im2col) else True
+            return ctas > SEVERAL_WAVES * self.ctas_per_sm
+        return ctas >= ONE_WAVE if any(self.kinds.im2col) else True

@@ -20,7 +20,7 @@ from layoutconv.kernels.gemm.cp_async import CpAsyncLoad
 from layoutconv.kernels.gemm.epilogue import convert as convert_
 from layoutconv.kernels.gemm.epilogue.column_statistics import SumsByRow
 from layoutconv.kernels.gemm.epilogue.ops import Steps
-from layoutconv.kernels.gemm.epilogue.smem_store import Epilogue as Epilogue_
+from layoutconv.kernels.gemm.epilogue.smem_store import SmemStore
 from layoutconv.kernels.gemm.k_tiles import KTiles
 from layoutconv.kernels.gemm.mma_atoms import Multiplier
 from layoutconv.kernels.gemm.operand import Column, Operand
@@ -151,7 +151,7 @@ def unclamped(column: Any) -> Any:
 
 
 def not_atomic(store: Any) -> Any:
-    def plain(self: Epilogue_, *args: Any) -> None:
+    def plain(self: SmemStore, *args: Any) -> None:
         self.atomic = False
         store(self, *args)
 
@@ -234,7 +234,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "the last part is as long as the others": (
         "one tap in parts", replace(cutlass, "min", lambda f: lambda a, b: a)
     ),
-    "parts overwrite each other": ("weights in one", replace(Epilogue_, "_store", not_atomic)),
+    "parts overwrite each other": ("weights in one", replace(SmemStore, "_store", not_atomic)),
     "parts are one result": ("weights in parts", replace(implicit_gemm, "Int64", no_stride)),
     # groups, offsets
     "the group is left out": ("groups", replace(Operand, "_group", lambda f: lambda *_: None)),
@@ -275,18 +275,18 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     # the epilogue
     "numbers of columns beyond N are read": (
-        "dense bias", replace(Epilogue_, "_column", unclamped)
+        "dense bias", replace(SmemStore, "_column", unclamped)
     ),
     "a source is read where D has nothing": (
         "grid residual",
-        replace(Epilogue_, "_sources", source_everywhere),
+        replace(SmemStore, "_sources", source_everywhere),
     ),
     "rows that are not written are in the statistics": (
         "grid statistics by row",
         replace(SumsByRow, "add", lambda f: lambda self, row, _: f(self, row, Boolean(True))),
     ),
     "rows that are not written stay in the turned tile": (
-        "grid statistics", replace(Epilogue_, "_clear", lambda f: lambda *_: None)
+        "grid statistics", replace(SmemStore, "_clear", lambda f: lambda *_: None)
     ),
     "rows past the last are counted": (
         "dense bias and statistics", replace(Steps, "keep_zero", lambda _: True)

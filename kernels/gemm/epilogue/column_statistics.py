@@ -24,7 +24,7 @@ ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
 
 
 @dataclass
-class Columns:
+class PartialSums:
     """The position of a CTA's columns among all columns, and its row of partial sums, (2, all)."""
 
     partial: Any
@@ -53,7 +53,7 @@ class SumsByRow:
             self.sums[i, 1] = self.sums[i, 1] + x * x
 
     @cute.jit
-    def write(self, base: Any, tid: Any, columns: Columns) -> None:
+    def write(self, base: Any, tid: Any, columns: PartialSums) -> None:
         """Reduce the threads' sums in shared memory at ``base``, which must be free, and store."""
         across = const_expr(self.tile.n // self.vector)
         parts = const_expr(self.tile.mma_threads // across)
@@ -87,7 +87,7 @@ class SumsOfFragments:
             self.sums[i, 1, group] = self.sums[i, 1, group] + x * x
 
     @cute.jit
-    def write(self, tid: Any, columns: Columns) -> None:
+    def write(self, tid: Any, columns: PartialSums) -> None:
         lane = tid % 32
         for group in range_constexpr(self.groups):
             for kind in range_constexpr(2):
@@ -122,7 +122,7 @@ class SumsOfMatrices:
         self.parts = 1 if tile.statistics_by_producers else max(1, self.warps // self.groups)
 
     @cute.jit
-    def write(self, base: Any, tid: Any, columns: Columns) -> None:
+    def write(self, base: Any, tid: Any, columns: PartialSums) -> None:
         """Sum the tile at ``base``, in which elements that are not stored have been zeroed."""
         tile = self.tile
         groups, warps, parts = const_expr(self.groups), const_expr(self.warps), self.parts
@@ -200,7 +200,7 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 
 
 @cute.jit
-def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns) -> None:
+def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: PartialSums) -> None:
     """Add up the parts in order, a thread per column and kind."""
     sync(tile)
     for turn in range_constexpr(-(-2 * tile.n // tile.mma_threads)):

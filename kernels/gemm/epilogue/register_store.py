@@ -24,15 +24,15 @@ from cutlass import Boolean, Int32, Int64, const_expr, range_constexpr
 from layoutconv.planning.schedule import WARP
 
 from ..operand import Column, Operand, Row
-from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
+from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, PartialSums, SumsOfFragments
 from .convert import converted
 from .ops import Places
-from .smem_store import Epilogue, Extras
+from .smem_store import EpilogueIO, SmemStore
 
 WORD = 32  # bits
 
 
-class RegisterEpilogue(Epilogue):
+class RegisterStore(SmemStore):
     """Register-direct store of a persistent kernel's tiles, of 16 or 32 bits, through D's layout.
 
     Constraints: steps depend on nothing but the column.
@@ -48,16 +48,18 @@ class RegisterEpilogue(Epilogue):
         self.sums: Any = SumsOfFragments(self.tile) if self.steps.statistics else None
 
     @cute.jit
-    def end(self, d: Operand, extras: Extras) -> None:
+    def end(self, d: Operand, extras: EpilogueIO) -> None:
         """Write a warp's row of partial sums after the last tile; the producer has none."""
         here = extras.statistics + Int64(self.warp) * (2 * extras.all_columns)
-        columns = Columns(here, extras.first_column, d.col_count, extras.all_columns)
+        columns = PartialSums(here, extras.first_column, d.col_count, extras.all_columns)
         write, tid = self.sums.write, self.tid
         if self.multiplies:
             write(tid, columns)
 
     @cute.jit
-    def __call__(self, acc: Any, mma: Any, d: Operand, m0: Any, n0: Any, extras: Extras) -> None:
+    def __call__(
+        self, acc: Any, mma: Any, d: Operand, m0: Any, n0: Any, extras: EpilogueIO
+    ) -> None:
         coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
         where = mma.get_slice(self.tid).partition_C(coordinates)
         (_, halves, groups), down, across = where.shape
@@ -129,7 +131,14 @@ class RegisterEpilogue(Epilogue):
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _pairs(
-        self, acc: Any, i: int, j: int, block: int, halves: int, places: Places, extras: Extras
+        self,
+        acc: Any,
+        i: int,
+        j: int,
+        block: int,
+        halves: int,
+        places: Places,
+        extras: EpilogueIO,
     ) -> Any:
         """Apply the steps to a block of accumulators, and convert them: (2, halves, lanes)."""
         values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), acc.element_type)
@@ -147,7 +156,7 @@ class RegisterEpilogue(Epilogue):
         return out
 
     def _places_of(
-        self, at: tuple[int, int], first: Any, halves: int, count: int, extras: Extras
+        self, at: tuple[int, int], first: Any, halves: int, count: int, extras: EpilogueIO
     ) -> Places:
         """Return the values that steps read at block ``at``."""
         (j, block), held = at, extras.held

@@ -23,7 +23,7 @@ from ..operand import Column, Operand, Row
 from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile
 from .column_entries import ColumnEntries
-from .column_statistics import BLOCK, Columns, SumsByRow, SumsOfMatrices
+from .column_statistics import BLOCK, PartialSums, SumsByRow, SumsOfMatrices
 from .convert import converted
 from .held_columns import HeldColumns
 from .ops import Places, Steps
@@ -33,7 +33,7 @@ BATCH = 4  # rows a thread reads at once: the loads overlap, and the rows fit in
 
 
 @dataclass
-class Extras:
+class EpilogueIO:
     """Tensors and numbers that an epilogue reads and writes besides D.
 
     ``numbers`` are the steps' scalars. ``columns`` points to vectors (per column or row),
@@ -54,7 +54,7 @@ class Extras:
     held: HeldColumns | None = None
 
 
-class Epilogue:
+class SmemStore:
     """Stores a CTA's tile, (m, n), through D's layout: dense rows, or rows scattered by an index
     buffer.
 
@@ -112,7 +112,7 @@ class Epilogue:
         return min(3, row_bits), 4, row_bits
 
     def hold(
-        self, mma: Any, tid: Any, d: Operand, extras: Extras, registers: int
+        self, mma: Any, tid: Any, d: Operand, extras: EpilogueIO, registers: int
     ) -> HeldColumns | None:
         """Return registers for a thread's per-column values; None if the steps read none, or if
         they do not fit in a thread's ``registers``.
@@ -123,7 +123,7 @@ class Epilogue:
         held = HeldColumns(self.tile, mma.get_slice(tid), d.pointer, self.work, tensors, registers)
         return held if held.fits else None
 
-    def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
+    def fetch(self, d: Operand, extras: EpilogueIO, n0: Any) -> None:
         """Load the held per-column values of a tile whose columns begin at ``n0``.
 
         On Hopper, consumers call it before their first wait. Ampere's mainloop calls it before its
@@ -143,7 +143,7 @@ class Epilogue:
         m0: Any,
         n0: Any,
         tid: Any,
-        extras: Extras,
+        extras: EpilogueIO,
     ) -> None:
         """Store a tile through shared memory at ``base``, which the mainloop no longer uses."""
         layout, swizzle = self.shared_layout()
@@ -183,7 +183,7 @@ class Epilogue:
 
     @cute.jit
     def _store_rows(
-        self, smem: Any, base: Any, d: Operand, first: tuple[Any, Any], tid: Any, extras: Extras
+        self, smem: Any, base: Any, d: Operand, first: tuple[Any, Any], tid: Any, extras: EpilogueIO
     ) -> None:
         """Write rows as vectors; sum their columns, if a step asks for statistics."""
         (m0, n0), table = first, self._row_table(base)
@@ -278,7 +278,7 @@ class Epilogue:
                             cute.make_tensor(pointer + i, cute.make_layout(1))[0] = out[i]
 
     @cute.jit
-    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras) -> None:
+    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: EpilogueIO) -> None:
         """Sum columns in the producer's threads, if ``sums_beside``; others have ``tid`` < 0."""
         if tid >= 0:
             wait_for_tile(self.tile)
@@ -287,10 +287,10 @@ class Epilogue:
     def _sums(self) -> SumsOfMatrices:
         return SumsOfMatrices(self.tile, self.dtype, self._swizzle())
 
-    def _columns(self, d: Operand, n0: Any, extras: Extras) -> Columns:
+    def _columns(self, d: Operand, n0: Any, extras: EpilogueIO) -> PartialSums:
         """The CTA's columns among all columns."""
         first, count = extras.first_column + n0, d.col_count - n0
-        return Columns(extras.statistics, first, count, extras.all_columns)
+        return PartialSums(extras.statistics, first, count, extras.all_columns)
 
     # -- the rows of D ---------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Epilogue:
 
     # -- what the steps read ---------------------------------------------------------------------
 
-    def _by_fragment(self, mma: Any, tid: Any, n0: Any, d: Operand, extras: Extras) -> Places:
+    def _by_fragment(self, mma: Any, tid: Any, n0: Any, d: Operand, extras: EpilogueIO) -> Places:
         """Values that steps read at a thread's accumulators, which depend on the column only."""
         thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
         first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
@@ -352,7 +352,7 @@ class Epilogue:
             vector, lambda: filled(Int32, lambda step: Int32(extras.entries(first + step)))
         )
 
-    def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
+    def _by_vector(self, first: Any, count: int, extras: EpilogueIO) -> Places:
         """Values that steps read at a thread's vector of columns, the same in every row."""
         held: dict[int, Any] = {}
         for number, pointer in enumerate(extras.columns if self.by_row else ()):
@@ -367,7 +367,7 @@ class Epilogue:
         return Places(lambda number: held[number].load(), numbers.load)
 
     def _of_row(
-        self, of_columns: Places, d: Operand, number: Any, sources: list[Any], extras: Extras
+        self, of_columns: Places, d: Operand, number: Any, sources: list[Any], extras: EpilogueIO
     ) -> Places:
         """Values that steps read at a thread's vector of columns in row ``number`` of D, whose
         ``sources`` are loaded.
@@ -391,14 +391,14 @@ class Epilogue:
         values.fill(value)
         return values.load()
 
-    def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
+    def _column(self, pointer: Any, column: Any, count: int, extras: EpilogueIO) -> Any:
         """Read a column's value; columns past the last get the last one's."""
         past = Int32(count - 1 - column) >> 31  # all ones past the last column
         column = (column & ~past) | (Int32(count - 1) & past)
         at = cute.make_tensor(pointer + extras.entries(column), cute.make_layout(1))
         return self.work(at[0])
 
-    def _sources(self, d: Operand, offset: Any, there: Any, extras: Extras) -> list[Any]:
+    def _sources(self, d: Operand, offset: Any, there: Any, extras: EpilogueIO) -> list[Any]:
         """Load a vector of each tensor like D at D's offset; at offset 0 if D has no element there.
 
         The caller issues the loads of all rows of a batch before it stores any: no load moves above
