@@ -28,7 +28,7 @@ from dense_workloads import NARROW, PASSES, Job
 from timing import interleaved_microseconds
 
 from layoutconv.gpu.plan import Plan
-from layoutconv.gpu.select import Choice, choose_kernel
+from layoutconv.gpu.select import KernelChoice, choose_kernel
 from layoutconv.planning.cost_model import expected_time, ranked
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.view_rules import UnsupportedViewError
@@ -42,7 +42,7 @@ BATCH, REPEATS = 400.0, 3  # microseconds of a batch, and how many
 class Entry(NamedTuple):
     """A tile of a view, chosen, with the microseconds that are expected of it."""
 
-    choice: Choice
+    choice: KernelChoice
     tile: TileConfig
     splits: int
     expected: float

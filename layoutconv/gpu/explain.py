@@ -18,7 +18,7 @@ from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
-from .select import Choice, choose_kernel
+from .select import KernelChoice, choose_kernel
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def explain(
     check_choice("arch", arch, MACHINES)
     machine, structure = MACHINES[arch], "" if epilogue is None else epilogue.structure
 
-    def chosen(tile: TileConfig | None = None, splits: int | None = None) -> Choice:
+    def chosen(tile: TileConfig | None = None, splits: int | None = None) -> KernelChoice:
         return choose_kernel(
             view, dtype, machine, out_dtype, precision=precision, structure=structure, tile=tile,
             splits=splits,

@@ -22,7 +22,7 @@ from .fp32_precision import multiplied_now
 from .k_major_copy import k_major_copy
 from .kernel_source import Later
 from .map_passes import MapTables, k_major_over
-from .map_views import PLANS, Over, kind_over, representative
+from .map_views import PLANS, MapPass, kind_of_pass, representative
 from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
@@ -258,8 +258,8 @@ def _reads(
     return columns, sources
 
 
-class OverMap(Launch):
-    """One pass over a kernel map, on contiguous tensors.
+class MapPassLaunch(Launch):
+    """The launch of one pass over a kernel map, on contiguous tensors.
 
     Its view is made only for the first pass of a kind and size.
 
@@ -272,13 +272,13 @@ class OverMap(Launch):
     def __init__(
         self,
         of: Launch,
-        over: Over,
+        over: MapPass,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
         device: torch.device,
     ) -> None:
         self.__dict__.update(of.__dict__)
-        self._launchers, self._over, self._kind = {}, over, kind_over(over)
+        self._launchers, self._over, self._kind = {}, over, kind_of_pass(over)
         self._k_major, self._bare = {}, {}
         if of.filter:
             rows, channels = shape[0], shape[-1]
@@ -299,25 +299,25 @@ class OverMap(Launch):
         if not self._k_major.get(of[3]):
             return (launcher_over(self._kind, self._over, of),)
         over = k_major_over(self._over)
-        kind = kind_over(over)
+        kind = kind_of_pass(over)
         if kind is None:
             return (launcher_of(plan_of(over.view(), *of)),)
         return (launcher_over(kind, over, of),)
 
 
-class KnownOverMap:
-    """A pass over a kernel map whose plan is known: only the map's tables are new.
+class RecordedMapPass:
+    """The launch of a pass over a new kernel map by a recorded plan: only the tables are new.
 
     ``describe`` makes the pass only if unaligned memory needs another plan.
     """
 
     __slots__ = "_describe", "_like", "_of", "_tables", "_usual", "given", "kernel"
-    _usual: OverMap | None
+    _usual: MapPassLaunch | None
 
     def __init__(
         self,
         of: Launch,
-        describe: Callable[[MapTables], Over],
+        describe: Callable[[MapTables], MapPass],
         known: Known,
         tables: MapTables,
         shape: tuple[int, ...],
@@ -330,11 +330,11 @@ class KnownOverMap:
         self.given = *tables.addresses, numbers, *rest  # type: ignore[misc]
 
     @property
-    def usual(self) -> OverMap:
+    def usual(self) -> MapPassLaunch:
         """The launch for memory of any alignment."""
         if self._usual is None:
             of, (shape, stride, _) = self._of, self._like
-            self._usual = OverMap(of, self._describe(self._tables), shape, stride, of.place)
+            self._usual = MapPassLaunch(of, self._describe(self._tables), shape, stride, of.place)
         return self._usual
 
     def result(
@@ -375,24 +375,25 @@ class KnownOverMap:
         return out
 
 
-def over_map(
+def launch_over_map(
     of: Launch,
-    describe: Callable[[MapTables], Over],
+    describe: Callable[[MapTables], MapPass],
     tables: MapTables,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
-) -> OverMap | KnownOverMap:
-    """Return the pass of ``describe`` over a map with these tables; results are on ``of``'s device.
+) -> MapPassLaunch | RecordedMapPass:
+    """Return the launch of ``describe``'s pass over a map with these tables; the result is on the
+    device of ``of``.
 
     All calls with one ``of`` must have the same ``describe``.
     """
     if tables.addresses is None:
-        return OverMap(of, describe(tables), shape, stride, of.place)
+        return MapPassLaunch(of, describe(tables), shape, stride, of.place)
     key = tables.kind, representative(tables.size)
     known = of.known.get(key)
     if known is not None:
-        return KnownOverMap(of, describe, known, tables, shape, stride)
-    made = OverMap(of, describe(tables), shape, stride, of.place)
+        return RecordedMapPass(of, describe, known, tables, shape, stride)
+    made = MapPassLaunch(of, describe(tables), shape, stride, of.place)
     bare = made._then or (made._at_once and made._at_once[0])
     if bare is not None and made._kind is not None:
         kernel, (_, _, _, numbers, *rest) = bare
@@ -403,5 +404,5 @@ def over_map(
     return made
 
 
-def _alone(over: Over) -> tuple[GemmView]:
+def _alone(over: MapPass) -> tuple[GemmView]:
     return (over.view(),)

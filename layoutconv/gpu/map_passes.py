@@ -16,7 +16,7 @@ from ..planning.view_rules import MAX_GROUPS
 from ..sparse.maps.tap_pairs import Pairs
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from ..view.gemm_view import GemmView
-from .map_views import LAST, Buffers, Over
+from .map_views import LAST, Buffers, MapPass
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +109,7 @@ class MapConv(NamedTuple):
         return self.w[-1] * self.groups if self.transposed else self.w[0]
 
 
-def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> Over:
+def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> MapPass:
     """Return a pass that reads ``count`` rows.
 
     ``index`` (rows, taps) is one direction of a map, with its rows in ``order``; an empty order is
@@ -122,10 +122,10 @@ def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> Over:
     key = "conv", *of, ordered, index.dtype, order.dtype
     make = partial(_make_conv_view, count, of)
     buffers = _buffers_of(index, order) if width == prod(of.w[1:-1]) else None
-    return _new(Over, (key, make, (index, order), numbers, buffers))  # type: ignore[no-any-return]
+    return _new(MapPass, (key, make, (index, order), numbers, buffers))  # type: ignore[no-any-return]
 
 
-def conv_pass(of: MapConv, tables: MapTables) -> Over:
+def conv_pass(of: MapConv, tables: MapTables) -> MapPass:
     """Return :func:`conv_over` for the result of :func:`index_tables`."""
     first, numbers = tables.first, tables.numbers
     index, order = tables.tables[first : first + 2]
@@ -144,7 +144,7 @@ def _make_conv_view(count: int, of: MapConv, index: Tensor, order: Tensor) -> Ge
     return kernel_map_view(index, C, K, in_rows=count, **options)
 
 
-def k_major_over(over: Over) -> Over:
+def k_major_over(over: MapPass) -> MapPass:
     """Return the pass with a K-major filter: another kind, over the same map."""
     return over._replace(key=("k_major", over.key), make=partial(_make_k_major, over.make))
 
@@ -160,7 +160,7 @@ def pairs_over(
     K: int,
     C: int,
     groups: int = 1,
-) -> Over:
+) -> MapPass:
     """Return the wgrad pass over pairs."""
     outputs, inputs = made.outputs, made.inputs
     chunks, chunk = outputs.shape
@@ -174,10 +174,10 @@ def pairs_over(
         pairs_wgrad_view, in_channels=C, out_channels=K, groups=groups,
         in_rows=in_rows, out_rows=out_rows,
     )  # fmt: skip
-    return _new(Over, (key, make, (made,), numbers, buffers))  # type: ignore[no-any-return]
+    return _new(MapPass, (key, make, (made,), numbers, buffers))  # type: ignore[no-any-return]
 
 
-def pairs_pass(tables: MapTables, K: int, C: int, groups: int) -> Over:
+def pairs_pass(tables: MapTables, K: int, C: int, groups: int) -> MapPass:
     """Return :func:`pairs_over` for the result of :func:`pair_tables`."""
     numbers = tables.numbers
     return pairs_over(tables.tables, numbers["out_rows"], numbers["in_rows"], K, C, groups)

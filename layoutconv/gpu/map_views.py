@@ -34,19 +34,19 @@ LAST = 2**31 - 1  # the greatest number that a kernel takes
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
 # False for views without a kind.
-_kinds: BoundedCache[Hashable, Kind | bool] = BoundedCache(
+_kinds: BoundedCache[Hashable, MapViewKind | bool] = BoundedCache(
     "kinds of views over maps", entries=1024, nbytes=8 << 20
 )
 
 
-class Over(NamedTuple):
+class MapPass(NamedTuple):
     """A pass over one kernel map.
 
     Args:
-        key: what its layouts depend on, beside ``numbers``.
-        make: makes its view of ``tables``.
-        tables: the index and its order, or pairs.
-        numbers: the kernels' integer arguments.
+        key: everything besides ``numbers`` that its layouts depend on.
+        make: returns its view, given ``tables``.
+        tables: the kernel map (rows, taps) and its row order, or the pairs of a wgrad.
+        numbers: the kernels' integer arguments, by name.
         buffers: the index buffers of A, B and D, each dense in memory, with every entry exactly
             once; None if their memory is not laid out as maps have it, so the pass has no kind.
     """
@@ -62,7 +62,7 @@ class Over(NamedTuple):
         return self.make(*self.tables)
 
 
-class Sizes(NamedTuple):
+class ViewSizes(NamedTuple):
     """The sizes of a view: rows, columns, problems, and the stored shape of D."""
 
     m: int
@@ -77,8 +77,8 @@ class MapView(GemmView):
     A copy by ``dataclasses.replace`` has them, and has no kind.
     """
 
-    kind: Kind | None = None
-    over: Over
+    kind: MapViewKind | None = None
+    over: MapPass
 
     def __getattr__(self, name: str) -> Any:
         over = self.__dict__.get("over") if name in ("a", "b", "d") else None
@@ -89,7 +89,7 @@ class MapView(GemmView):
         return self.__dict__[name]
 
 
-class Kind:
+class MapViewKind:
     """The common part of views over kernel maps, derived from the first of them.
 
     Attributes:
@@ -113,7 +113,7 @@ class Kind:
         a, b, d = (of for of, _ in self.stored)
         self.expected = Expected(a, b, d, (), None, want.writes_all)
 
-    def view(self, over: Over) -> MapView:
+    def view(self, over: MapPass) -> MapView:
         """Return the view of a pass, whose layouts are made on access."""
         numbers, buffers = over.numbers, over.buffers
         assert buffers is not None
@@ -155,7 +155,7 @@ class Kind:
         found: tuple[int, ...] = self._integers(numbers)
         return found
 
-    def sizes_of(self, numbers: Numbers) -> tuple[Sizes, tuple[int, int], tuple[int, ...]]:
+    def sizes_of(self, numbers: Numbers) -> tuple[ViewSizes, tuple[int, int], tuple[int, ...]]:
         """Return the sizes of the view with these numbers, its ``sizes`` and its ``integers``,
         without making the view.
         """
@@ -171,18 +171,18 @@ class Kind:
         for name in row_names:
             rows *= numbers[name]
         of_class = representative(m) if m_names else m, representative(l) if l_names else l
-        found: Sizes = _new(Sizes, (m, n, l, (rows, *stored.shape[1:])))
+        found: ViewSizes = _new(ViewSizes, (m, n, l, (rows, *stored.shape[1:])))
         given = self._integers
         return found, of_class, self.integers(numbers) if given is None else given(numbers)
 
 
-def map_view(over: Over) -> GemmView:
+def map_view(over: MapPass) -> GemmView:
     """Return the view of a pass: with its layouts if it has no kind, else made on access."""
-    kind = kind_over(over)
+    kind = kind_of_pass(over)
     return over.view() if kind is None else kind.view(over)
 
 
-def kind_over(over: Over) -> Kind | None:
+def kind_of_pass(over: MapPass) -> MapViewKind | None:
     """Return the kind of a pass; None if a kernel may specialise for one of its extents or refuse
     it."""
     key, numbers, buffers = over.key, over.numbers, over.buffers
@@ -203,7 +203,7 @@ def kind_over(over: Over) -> Kind | None:
     return kind if problems <= MAX_GROUPS else None
 
 
-def keep_plan(kind: Kind, key: Hashable, plan: Any) -> None:
+def keep_plan(kind: MapViewKind, key: Hashable, plan: Any) -> None:
     """Keep a plan with its kind, and update the kind's footprint in the cache."""
     put_few(kind.plans, key, plan, PLANS)
     _kinds.put(kind.key, kind, footprint(kind))
@@ -227,7 +227,9 @@ def representative(size: int) -> int:
     return round(2 ** ((floor(CLASSES * log2(size)) + 0.5) / CLASSES)) if size > 1 else 1
 
 
-def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
+def _kind_of(
+    key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers
+) -> MapViewKind | None:
     """Return the kind of a view; None if its numbers or buffers differ from the given ones."""
     found, want = runtime_integers(view), expected(view)
     if any(numbers.get(name) != value for name, value in found.items()):
@@ -244,7 +246,7 @@ def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) 
         memory = stages(layout)[-1].layout
         if any(map(is_runtime, (*flatten(memory.shape)[1:], *flatten(memory.stride)))):
             return None
-    return Kind(key, view, tuple(found))
+    return MapViewKind(key, view, tuple(found))
 
 
 def _like(frozen: Any, **fields: Any) -> Any:

@@ -40,7 +40,7 @@ MOST_BYTES = 1 << 20  # per file; choices take about 500
 
 
 @dataclass(frozen=True)
-class Choice:
+class MeasuredChoice:
     """A tile, its number of split-K slices, and the race that they won.
 
     Attributes:
@@ -138,7 +138,7 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int]
     return found
 
 
-def remember(key: str, machine: Machine, choice: Choice) -> None:
+def remember(key: str, machine: Machine, choice: MeasuredChoice) -> None:
     """Write a choice to disk, in place of the previous one. Raises ``OSError`` if that fails."""
     path = _folder(machine.name or machine.arch) / f"{key}.json"
     make_folder(cache_directory())
@@ -147,7 +147,7 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
     write_file(path, json.dumps(content, indent=1).encode())
 
 
-def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
+def add_to_table(path: Path, gpu: str, choices: Mapping[str, MeasuredChoice]) -> int:
     """Add choices of a GPU, by key, to a table such as the package's; return its number of choices.
 
     Choices that the model picks by itself are left out: a table would freeze them when the model
@@ -164,7 +164,7 @@ def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
     return len(own)
 
 
-def kept() -> Iterator[tuple[str, Choice]]:
+def kept() -> Iterator[tuple[str, MeasuredChoice]]:
     """Yield the choices on disk of this version of the package, each with its GPU's name."""
     for path in sorted(folder().glob("*/*.json")):
         content = _read(path)
@@ -196,7 +196,7 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _as_json(choice: Choice) -> dict[str, Any]:
+def _as_json(choice: MeasuredChoice) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "tile": tile_to_json(choice.tile),
@@ -208,13 +208,13 @@ def _as_json(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _parse(content: Any) -> Choice | None:
+def _parse(content: Any) -> MeasuredChoice | None:
     """Return a choice of any readable format; for another, warn and return None."""
     if not isinstance(content, dict):
         return None
     version, expected = content.get("format", 1), content.get("expected")
     try:
-        return Choice(
+        return MeasuredChoice(
             tile_from_json(content["tile"], version),
             int(content["splits"]),
             str(content["problem"]),

@@ -23,9 +23,9 @@ from . import machines, select
 from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
 from .kernel_source import Later, kernel_of, now
-from .map_views import Buffers, Kind, MapView, Over, keep_plan
+from .map_views import Buffers, MapPass, MapView, MapViewKind, keep_plan
 from .reduction_plan import adder, sum_partials
-from .select import ALIGNED, Asked
+from .select import ALIGNED, KernelOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,7 +82,7 @@ class Plan:
         out_dtype: torch.dtype | None = None,
         *,
         bind: bool = True,
-        **asked: Unpack[Asked],
+        **asked: Unpack[KernelOptions],
     ) -> None:
         chosen = select.choose_kernel(view, dtype, device, out_dtype, measures=bind, **asked)
         view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
@@ -124,7 +124,9 @@ class Plan:
         made._take(None, None, self._given[3])
         return made
 
-    def over(self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]) -> Plan:
+    def over(
+        self, over: MapPass, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Plan:
         """Return the plan for another pass of the kind, with m rows and D stored as ``shape``."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
@@ -140,14 +142,14 @@ class Plan:
         return self._launcher(self._given, self._owner)
 
     def launcher_over(
-        self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+        self, over: MapPass, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
         """Return ``over(...).launcher()`` without making that plan."""
         if self._parts or not self._only_launches:
             return self.over(over, m, shape, integers).launcher()
         return self._launcher(self._given_over(over, shape, integers), over)
 
-    def bare_over(self, over: Over, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
+    def bare_over(self, over: MapPass, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
         """Return the ``bare`` of ``launcher_over(...)`` without making that launcher; None if a
         launch needs more. The caller must keep the pass alive.
         """
@@ -159,7 +161,7 @@ class Plan:
         return self._kernel, given if self.spec.epilogue else (*given, *NOTHING, None)
 
     def _given_over(
-        self, over: Over, shape: tuple[int, ...], integers: tuple[int, ...]
+        self, over: MapPass, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> tuple[Any, ...]:
         a, b, d = over.buffers or (None, None, None)
         return (
@@ -347,7 +349,7 @@ def launcher_of(plan: Plan | DotPlan) -> Launcher:
     return plan.launcher() if isinstance(plan, Plan) else plan.launch
 
 
-def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
+def launcher_over(kind: MapViewKind, over: MapPass, key: tuple[Any, ...]) -> Launcher:
     """Return the launcher for a pass of a kind; if its kind and size are known, without making its
     view.
     """
@@ -360,7 +362,7 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
     return launcher_of(plan_of(kind.view(over), *key))
 
 
-def bare_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Any:
+def bare_over(kind: MapViewKind, over: MapPass, key: tuple[Any, ...]) -> Any:
     """Return the kernel of a pass of a kind, and its arguments after the operands, if its kind and
     size are known; else None.
     """
@@ -369,7 +371,7 @@ def bare_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Any:
     return None if plan is None else plan.bare_over(over, stored, integers)
 
 
-def _plan_of_kind(kind: Kind, view: MapView, key: tuple[Any, ...]) -> Plan:
+def _plan_of_kind(kind: MapViewKind, view: MapView, key: tuple[Any, ...]) -> Plan:
     """Return a view's plan, shared by its kind and size class except for index buffers."""
     sizes, over = kind.sizes(view), view.over
     plan: Plan | None = kind.plans.get((key, sizes))

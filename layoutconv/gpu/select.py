@@ -59,7 +59,7 @@ MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # byte alignment of the starts of A, B and D
 
 
-class Asked(TypedDict, total=False):
+class KernelOptions(TypedDict, total=False):
     """Options of a kernel beside its view and types, as for :func:`choose_kernel`."""
 
     precision: str
@@ -71,7 +71,7 @@ class Asked(TypedDict, total=False):
     sizes: tuple[int, int] | None
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """The kernel that runs a view.
 
     Args:
@@ -106,7 +106,7 @@ def choose_kernel(
     splits: int | None = None,
     sizes: tuple[int, int] | None = None,
     measures: bool = True,
-) -> Choice:
+) -> KernelChoice:
     """Return the measured choice (``layoutconv.tuning``), or else the cost model's.
 
     The arguments and errors are those of ``gpu.Plan``; ``device`` may be a ``Machine`` that is
@@ -155,7 +155,7 @@ def choose_kernel(
             legality.check(*kernel[:2], machine.smem_per_cta)
         if tile is not None or not legality.reasons(*kernel[:2], machine.smem_per_cta):
             break
-    return Choice(*kernel, sums, machine, problem, key)
+    return KernelChoice(*kernel, sums, machine, problem, key)
 
 
 def _access_bytes(spec: KernelSpec) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..base.memory import allocator
-from ..gpu.map_views import Over, map_view
+from ..gpu.map_views import MapPass, map_view
 from ..tensors.tensor_checks import check_indices
 from .epilogue_args import epilogue_of
 from .execute import execute_cpu
@@ -26,7 +26,7 @@ class PassOnCPU:
     def __init__(
         self,
         device: torch.device,
-        describe: Callable[[MapTables], Over],
+        describe: Callable[[MapTables], MapPass],
         tables: MapTables,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
@@ -47,7 +47,7 @@ class PassOnCPU:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Do as :meth:`OverMap.result` does, on contiguous tensors."""
+        """Do as :meth:`MapPassLaunch.result` does, on contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out

@@ -18,7 +18,7 @@ import torch
 from ..base import devices
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
-from ..gpu.launch import KnownOverMap, Launch, OverMap, over_map
+from ..gpu.launch import Launch, MapPassLaunch, RecordedMapPass, launch_over_map
 from ..gpu.map_passes import MapConv, MapTables, conv_pass, index_tables, pair_tables, pairs_pass
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
@@ -140,7 +140,9 @@ def find_followed(
     return call
 
 
-def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap | KnownOverMap, int, int] | None:
+def launch_over(
+    kind: Kind, found: KernelMap
+) -> tuple[MapPassLaunch | RecordedMapPass, int, int] | None:
     """Return the launch over this map of a kind that only launches, with its input and output rows.
 
     The kind was found for another map; the launch is kept with this one. None over a map of another
@@ -288,9 +290,9 @@ class Kind:
                 Launch(tuple, x, x.dtype, None, self.filter),
                 Launch(tuple, x, exact, None),
             )
-            self.fprop: _Pass = partial(over_map, launches[0], forward)
-            self.dgrad: _Pass = partial(over_map, launches[1], back)
-            self.wgrad: _Pass = partial(over_map, launches[2], products)
+            self.fprop: _Pass = partial(launch_over_map, launches[0], forward)
+            self.dgrad: _Pass = partial(launch_over_map, launches[1], back)
+            self.wgrad: _Pass = partial(launch_over_map, launches[2], products)
         else:
             on_cpu = partial(partial, PassOnCPU, x.device)
             self.fprop = on_cpu(forward, dtype=out_dtype, ending=self.ending)
@@ -326,7 +328,7 @@ class Kind:
 # A pass over a map's tables, from the shape and the strides of its result.
 _Bound = Callable[..., "Tensor"]
 _Pass = Callable[
-    [MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | KnownOverMap | PassOnCPU"
+    [MapTables, tuple[int, ...], tuple[int, ...]], "MapPassLaunch | RecordedMapPass | PassOnCPU"
 ]
 
 

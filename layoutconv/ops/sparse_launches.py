@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base import devices
-from ..gpu.launch import Launch, over_map
+from ..gpu.launch import Launch, launch_over_map
 from ..gpu.map_passes import MapConv, conv_pass, index_tables, pair_tables, pairs_pass
 from ..sparse.maps.tap_pairs import Pairs
 from .call_cache import sparse
@@ -56,7 +56,9 @@ class SparseLaunch:
             return None
         of_map = (rows, count) if self.transposed else (count, rows)
         tables = index_tables(maps, *of_map, self.first)
-        launch = over_map(self.launch, self.describe, tables, (rows, self.stride[0]), self.stride)
+        launch = launch_over_map(
+            self.launch, self.describe, tables, (rows, self.stride[0]), self.stride
+        )
         return launch.result(x, w, *ending)
 
 
@@ -84,7 +86,7 @@ class PairsLaunch:
         tables = pair_tables(Pairs(outputs, inputs, lengths, 0), y.size(0), x.size(0))
         K, C = self.shape
         parts = outputs.size(0), K, C
-        launch = over_map(self.launch, self.describe, tables, parts, (K * C, C, 1))
+        launch = launch_over_map(self.launch, self.describe, tables, parts, (K * C, C, 1))
         return sum_chunks(launch.result(y, x), lengths, taps, x.dtype)
 
 

@@ -20,7 +20,7 @@ from ..errors import ArgumentError, ArgumentTypeError, are_several, shown
 from ..gpu import map_views
 from ..gpu.dry_run import Need
 from ..gpu.fp32_precision import multiplied_as
-from ..gpu.measured_choices import Choice, remember
+from ..gpu.measured_choices import MeasuredChoice, remember
 from ..gpu.plan import Plan, forget_plans
 from ..gpu.select import ALIGNED
 from ..ops import dense_calls, dense_passes, sparse_calls
@@ -50,7 +50,7 @@ class Trial:
 class Tuned:
     """The outcome of a race: the winning choice, and every trial, fastest first."""
 
-    choice: Choice
+    choice: MeasuredChoice
     trials: tuple[Trial, ...]
 
 
@@ -203,7 +203,7 @@ class Race:
             kept.forget()
         return tuned
 
-    def _with_expected(self, choice: Choice) -> Choice:
+    def _with_expected(self, choice: MeasuredChoice) -> MeasuredChoice:
         """Return the choice with what the model expects of it, which tells where it holds; as it
         is if the model does not know the tile.
         """
@@ -277,7 +277,7 @@ def _try(time: Callable[[tuple[TileConfig, int]], float], pair: tuple[TileConfig
         return Trial(*pair, float("inf"), str(error).strip().partition("\n")[0] or repr(error))
 
 
-def _winner(trials: list[Trial], problem: str) -> Choice:
+def _winner(trials: list[Trial], problem: str) -> MeasuredChoice:
     """Return the fastest; but the first, the model's pick, unless it loses clearly."""
     first, best = trials[0], min(trials, key=lambda trial: trial.microseconds)
     if best.error:
@@ -286,7 +286,7 @@ def _winner(trials: list[Trial], problem: str) -> Choice:
         best = first
     # A pick that failed to run gets the winner's time.
     model = best.microseconds if first.error else first.microseconds
-    return Choice(best.tile, best.splits, problem, best.microseconds, model)
+    return MeasuredChoice(best.tile, best.splits, problem, best.microseconds, model)
 
 
 def _words(plan: Plan) -> str:

@@ -24,7 +24,9 @@ from layoutconv.planning.tile import TileConfig
 from ..stand_ins import Clock, Gpu
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
-CHOICE = measured_choices.Choice(TileConfig((64, 64, 64)), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
+CHOICE = measured_choices.MeasuredChoice(
+    TileConfig((64, 64, 64)), 1, "m=9 n=8 k=7 float16", 5.0, 6.0
+)
 
 
 @pytest.fixture(autouse=True)

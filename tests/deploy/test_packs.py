@@ -180,7 +180,7 @@ def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
     measured = watched("tune_at_need", select.handed)
 
-    def chosen(choices: Any) -> select.Choice:
+    def chosen(choices: Any) -> select.KernelChoice:
         with planned_as(Planned(MACHINES["sm_80"], choices)):
             return select.choose_kernel(view, torch.float16, 0)
 

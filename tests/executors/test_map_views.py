@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.launch import KnownOverMap, Launch, OverMap, over_map
+from layoutconv.gpu.launch import Launch, MapPassLaunch, RecordedMapPass, launch_over_map
 from layoutconv.gpu.map_passes import (
     MapConv,
     MapTables,
@@ -24,7 +24,7 @@ from layoutconv.gpu.map_passes import (
     pairs_over,
     pairs_pass,
 )
-from layoutconv.gpu.map_views import MapView, Over, map_view, representative
+from layoutconv.gpu.map_views import MapPass, MapView, map_view, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.ops.epilogue_args import EpilogueArgs
@@ -130,7 +130,7 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
                 assert kept._given[:3] == kept._alone[:3] == (None,) * 3
                 assert kept._owner is None
             owner = got._owner  # and others keep what has the memory that they give
-            held = owner.buffers if isinstance(owner, Over) else map(index_buffer, owner)
+            held = owner.buffers if isinstance(owner, MapPass) else map(index_buffer, owner)
             assert [None if b is None else b.data_ptr() for b in held] == list(got._given[:3])
     assert made < 3 * len(CLOUDS)
 
@@ -148,7 +148,7 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
     for rows, seed in (500, 0), (600, 1), (600, 1):
         found = MAPS[name](cloud(rows, seed))
         over = conv_over(*found.sorted, len(found.inputs), MapConv((K, *found.taps, C)))
-        made = OverMap(of, over, (len(found.outputs), K), (K, 1), CPU)
+        made = MapPassLaunch(of, over, (len(found.outputs), K), (K, 1), CPU)
         bare = made._at_once and made._at_once[0] if activation is None else made._then
         at_once.append(bare is not None)
         (launcher,) = made._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
@@ -157,7 +157,7 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
             assert bare[1][0] == found.sorted[0].data_ptr()
     assert at_once == [False, False, True]
     whole = launch_of(activation, torch.float32)  # depends on how it is multiplied
-    assert OverMap(whole, over, (len(found.outputs), K), (K, 1), CPU)._bare == {}
+    assert MapPassLaunch(whole, over, (len(found.outputs), K), (K, 1), CPU)._bare == {}
 
 
 def tables_of(found: KernelMap, name: str) -> tuple[MapTables, tuple[int, int]]:
@@ -183,11 +183,11 @@ def test_a_launch_of_a_known_plan_is_given_what_another_is(
         found = MAPS[name](cloud(rows, seed))
         describe = partial(conv_pass, MapConv((K, *found.taps, C), 1, way == "back"))
         tables, shape = tables_of(found, way)
-        made = over_map(of, describe, tables, shape, (shape[1], 1))
-        known.append(isinstance(made, KnownOverMap))
-        usual = OverMap(of, describe(tables), shape, (shape[1], 1), CPU)
+        made = launch_over_map(of, describe, tables, shape, (shape[1], 1))
+        known.append(isinstance(made, RecordedMapPass))
+        usual = MapPassLaunch(of, describe(tables), shape, (shape[1], 1), CPU)
         key = (*of._kept_for[:3], None, False, of.structure, (2, 16, 16))
-        if isinstance(made, KnownOverMap):
+        if isinstance(made, RecordedMapPass):
             bare = usual._at_once[0] if activation is None else usual._then
             assert (made.kernel, made.given) == bare
             assert made._usual is None
@@ -222,10 +222,10 @@ def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:
         pairs = found.pairs(64)
         tables = pair_tables(pairs, 600, 600)
         shape, stride = (pairs.outputs.shape[0], K, C), (K * C, C, 1)
-        made = over_map(of, describe, tables, shape, stride)
-        usual = OverMap(of, describe(tables), shape, stride, torch.device("cpu"))
-        known.append(isinstance(made, KnownOverMap))
-        if isinstance(made, KnownOverMap):
+        made = launch_over_map(of, describe, tables, shape, stride)
+        usual = MapPassLaunch(of, describe(tables), shape, stride, torch.device("cpu"))
+        known.append(isinstance(made, RecordedMapPass))
+        if isinstance(made, RecordedMapPass):
             assert [(made.kernel, made.given)] == list(usual._at_once)
         usual._bind((*of._kept_for[:3], None, False, "", select.ALIGNED))
     assert known == [False, False, True]

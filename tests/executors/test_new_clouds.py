@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.gpu.launch import Launch, OverMap
-from layoutconv.gpu.map_views import Over
+from layoutconv.gpu.launch import Launch, MapPassLaunch
+from layoutconv.gpu.map_views import MapPass
 from layoutconv.nn import sparse
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
 from layoutconv.ops import call_cache, sparse_calls
@@ -186,8 +186,8 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
     of = Launch(tuple, torch.empty(1), torch.float16, None)
     view: Any = object()
-    over = Over("unusual", lambda: view, (), {"M": 3}, None)
-    made = OverMap(of, over, (3, 2), (2, 1), torch.device("cpu"))
+    over = MapPass("unusual", lambda: view, (), {"M": 3}, None)
+    made = MapPassLaunch(of, over, (3, 2), (2, 1), torch.device("cpu"))
     assert made.views() == (view,)
     assert of.views() == ()
     assert made._launchers is not of._launchers

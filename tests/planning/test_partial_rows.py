@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.gpu.select import Choice, choose_kernel
+from layoutconv.gpu.select import KernelChoice, choose_kernel
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.partial_rows import time_of_tap
 from layoutconv.planning.tile import TileConfig, persistent
@@ -22,7 +22,7 @@ TILE, RESIDENT = persistent((128, 64, 32), (4, 1), 4), persistent(
 )  # fmt: skip
 
 
-def chosen(problem: ConvProblem, dtype: torch.dtype = torch.float16) -> Choice:
+def chosen(problem: ConvProblem, dtype: torch.dtype = torch.float16) -> KernelChoice:
     view = fprop_view(problem)
     return choose_kernel(view, dtype, HOPPER, dtype, precision="tf32", measures=False)
 

@@ -16,7 +16,7 @@ from layoutconv.conv.pointwise_views import (
     pointwise_fprop_view,
     pointwise_wgrad_view,
 )
-from layoutconv.gpu.select import Choice, choose_kernel
+from layoutconv.gpu.select import KernelChoice, choose_kernel
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.pointwise_rates import Latency, Loads, memory_time
 from layoutconv.planning.schedule import Load
@@ -29,7 +29,7 @@ VIEWS = {
 }  # fmt: skip
 
 
-def chosen(direction: str, pixels: int, C: int, K: int) -> Choice:
+def chosen(direction: str, pixels: int, C: int, K: int) -> KernelChoice:
     view = VIEWS[direction](ConvProblem((1, pixels, C), (K, 1)))
     return choose_kernel(view, torch.float16, HOPPER, torch.float16, measures=False)
 

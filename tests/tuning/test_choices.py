@@ -13,7 +13,7 @@ import pytest
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu import measured_choices
-from layoutconv.gpu.measured_choices import Choice, find, key_of, remember, size_class
+from layoutconv.gpu.measured_choices import MeasuredChoice, find, key_of, remember, size_class
 from layoutconv.planning.cost_model import Problem, expected_ratio
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
@@ -21,7 +21,7 @@ from layoutconv.planning.tile_json import tile_to_json
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 PROBLEM = Problem(1000, 64, 576, 64, "float16", 2)
-CHOICE = Choice(TileConfig((64, 64, 64)), 1, "some", 5.0, 6.0)
+CHOICE = MeasuredChoice(TileConfig((64, 64, 64)), 1, "some", 5.0, 6.0)
 KEY = "0" * 64
 
 
