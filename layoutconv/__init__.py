@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import algebra  # what it exports is the top-level vocabulary
 from .algebra.display import draw_with
-from .gpu import handed
+from .gpu import tuning_hook
 
 if TYPE_CHECKING:
     from . import compat as compat
@@ -121,7 +121,7 @@ def _tune_at_need(*args: Any, **options: Any) -> Any:
     return import_module(".tuning.race", __name__).tune_at_need(*args, **options)
 
 
-handed.tune_at_need = _tune_at_need
+tuning_hook.tune_at_need = _tune_at_need
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
-from ..common.leaving import leave_if
+from ..common.early_exit import exit_if
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
 from .active_taps import active_k_tiles
@@ -200,7 +200,7 @@ class ImplicitGemm(GemmKernel):
             mainloop.prepare(load_a, load_b, loads.tid)
         wait_for_others(self.pdl)  # first access to global memory comes after this
         if spec.skip and spec.along[0] == 0:
-            leave_if(loads.operands[0].lacks_first)
+            exit_if(loads.operands[0].lacks_first)
         elif spec.skip:
             if spec.kept:
                 rows = keep_index(spec, smem, load_a, d, single.m0, loads.tid)

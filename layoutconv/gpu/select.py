@@ -48,7 +48,7 @@ from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import Stored, expected
 from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
-from . import handed, machines
+from . import machines, tuning_hook
 from .folding_choice import unfolded
 from .measured_choices import find, key_of, wanted
 
@@ -137,7 +137,7 @@ def choose_kernel(
     measured = plan.choices.get(key) if plan else find(key, problem, machine)
     chooses = tile is None and splits is None and not isinstance(device, Machine)
     if measured is None and measures and chooses and _tunes():
-        measured = handed.tune_at_need(
+        measured = tuning_hook.tune_at_need(
             view, dtype, out_dtype=out_dtype, device=device, precision=precision,
             structure=structure, aligned=aligned,
         )  # fmt: skip

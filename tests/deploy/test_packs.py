@@ -178,7 +178,7 @@ def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
     view = kernel_map_view(torch.zeros(27, 4096, dtype=torch.int32).T, 64, 64)
     gpu.like("sm_80")
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
-    measured = watched("tune_at_need", select.handed)
+    measured = watched("tune_at_need", select.tuning_hook)
 
     def chosen(choices: Any) -> select.KernelChoice:
         with planned_as(Planned(MACHINES["sm_80"], choices)):

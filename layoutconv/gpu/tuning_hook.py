@@ -1,4 +1,4 @@
-"""The hook by which tuning hands in its chooser: tuning imports plans, not the reverse."""
+"""The hook through which ``layoutconv.tuning`` hands its race of tiles to ``gpu``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-# Race tiles for a view and a dtype, with the options of ``choose_kernel``. Returns the best tile
-# and its number of split-K slices; None if no race was possible.
+# Races tiles for a view and a dtype, with the options of ``choose_kernel``. Returns the fastest
+# tile and its number of split-K slices; None if no race was possible.
 tune_at_need: Callable[..., tuple[TileConfig, int] | None] = _nothing

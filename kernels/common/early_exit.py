@@ -10,7 +10,7 @@ from cutlass._mlir import dialects
 llvm: Any = dialects.llvm
 
 
-def leave_if(condition: Any) -> None:
+def exit_if(condition: Any) -> None:
     """Exit the threads for which a condition holds: all of a CTA, and of its cluster, or none.
 
     Exited threads take part in no later barrier, and a dependent kernel (PDL) need not wait for
