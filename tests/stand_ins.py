@@ -164,7 +164,7 @@ def copied_from(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int]
     def least(rows: int, products: int) -> None:
         dense_passes.forget()  # they were made with others
         for name in ("LEAST", "LEAST_OF_MAP"):
-            monkeypatch.setattr(filter_choice, name, filter_choice.Least(rows, products, 0))
+            monkeypatch.setattr(filter_choice, name, filter_choice.LeastWork(rows, products, 0))
 
     yield least
     dense_passes.forget()

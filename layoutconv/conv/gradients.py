@@ -255,7 +255,7 @@ def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue
     return found
 
 
-class Class(NamedTuple):
+class PhaseClass(NamedTuple):
     """Cells per residue, residues concatenated in a view, and taps per residue."""
 
     cells: int
@@ -265,16 +265,16 @@ class Class(NamedTuple):
 
 def classes_of(
     problem: ConvProblem, mode: int, *, alike: bool = False, empty: bool = False
-) -> list[Class]:
+) -> list[PhaseClass]:
     """Return the classes along a spatial mode: one per residue, or per set of ``alike`` residues.
 
     >>> classes_of(ConvProblem((1, 8, 1), (1, 3), stride=2, padding=1), 0)
-    [Class(cells=4, residues=1, taps=1), Class(cells=4, residues=1, taps=2)]
+    [PhaseClass(cells=4, residues=1, taps=1), PhaseClass(cells=4, residues=1, taps=2)]
     >>> classes_of(ConvProblem((1, 8, 1), (1, 4), stride=2, padding=1), 0, alike=True)
-    [Class(cells=5, residues=2, taps=2)]
+    [PhaseClass(cells=5, residues=2, taps=2)]
     """
     found = (_alike if alike else _residues)(problem, mode, empty)
-    return [Class(int(of.cells), of.residues, int(of.taps)) for of in found]
+    return [PhaseClass(int(of.cells), of.residues, int(of.taps)) for of in found]
 
 
 def reached_residues(problem: ConvProblem, mode: int) -> list[int]:

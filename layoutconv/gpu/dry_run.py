@@ -24,13 +24,13 @@ from ..kernels.compile.store import load, load_kernel
 from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
 from .dry_maps import ask
-from .kernel_source import Later, Load, source, take_from
+from .kernel_source import DeferredKernel, Load, source, take_from
 
 Need = tuple[GemmView, KernelSpec]
 Note = Callable[[GemmView, KernelSpec], None]
 
 
-class Other(NamedTuple):
+class OtherKernel(NamedTuple):
     """A kernel other than the template's: its key, and the function that compiles it."""
 
     key: Hashable
@@ -98,7 +98,7 @@ class _Dry:
             found: Callable[..., None] = self._load(view, spec)
             return found
         self.note(view, spec)
-        return Later(self.is_on, partial(loaded, dumped((view, spec))), (2,))
+        return DeferredKernel(self.is_on, partial(loaded, dumped((view, spec))), (2,))
 
     def load_other(
         self,
@@ -110,25 +110,25 @@ class _Dry:
         if not self.is_on():
             return None
         try:
-            request = dumped(Other(key, compile))
+            request = dumped(OtherKernel(key, compile))
         except (pickle.PicklingError, AttributeError, TypeError):  # a user's function
             return None
         note(key, request)
-        return Later(self.is_on, partial(load, key, compile), writes)
+        return DeferredKernel(self.is_on, partial(load, key, compile), writes)
 
 
 def loaded(request: bytes) -> Callable[..., None]:
     """Return a kernel that was :func:`dumped`: load it from disk, or compile it."""
     need = _Unpickler(BytesIO(request)).load()
-    return load(*need) if isinstance(need, Other) else load_kernel(*need)
+    return load(*need) if isinstance(need, OtherKernel) else load_kernel(*need)
 
 
-def dumped(need: Need | Other) -> bytes:
+def dumped(need: Need | OtherKernel) -> bytes:
     """Pickle a kernel for another process: its view and spec, or its key and compile function.
 
     Raises what pickling raises for a user's function.
     """
-    if not isinstance(need, Other):
+    if not isinstance(need, OtherKernel):
         view, spec = need
         need = replace(view), spec  # without its plans
     stream = BytesIO()

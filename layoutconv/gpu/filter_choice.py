@@ -20,7 +20,7 @@ from .k_major_copy import k_major_copy
 VECTOR = 4  # numbers of 16 bytes, which lie side by side in a copy
 
 
-class Least(NamedTuple):
+class LeastWork(NamedTuple):
     """The least work that pays for a copy of a filter: rows that each element is multiplied by, and
     channels K of a group, which are summed over.
     """
@@ -33,9 +33,9 @@ class Least(NamedTuple):
 # On an H200, 62 of 74 gradients of 0.1 to 10 * 10^9 products have as much work as this: a copy and
 # its product take 0.49 to 1.07 of the time, 0.73 in the mean. A row of K-major channels that is no
 # longer than 64 bytes is slow by TMA: 16 channels to 32 took 1.3 times as long.
-LEAST = Least(rows=512, products=3 << 27)
+LEAST = LeastWork(rows=512, products=3 << 27)
 # Over a kernel map, whose taps are mostly missing; less was not measured.
-LEAST_OF_MAP = Least(rows=2048, products=1 << 31, channels=VECTOR)
+LEAST_OF_MAP = LeastWork(rows=2048, products=1 << 31, channels=VECTOR)
 
 
 def worth_k_major(
@@ -73,7 +73,7 @@ def reads_along_sums(dtype: torch.dtype, precision: str | None, machine: Machine
     return multiplied_as(dtype, precision) == "tf32" and machine.arch == "sm_90a"
 
 
-def as_read(
+def with_k_major_filter(
     views: Sequence[GemmView], a: Tensor, b: Tensor, precision: str | None = None
 ) -> tuple[Sequence[GemmView], Tensor]:
     """The views of a gradient of the inputs, and its filter, as they run where ``a`` is.

@@ -33,11 +33,12 @@ def take_from(load: Load) -> Load:
     return before
 
 
-class Later:
+class DeferredKernel:
     """A kernel that writes zeros during a dry run, and is loaded at its first launch after that.
 
-    Plans made in a dry run are cached and keep using it, until :func:`now` replaces it. ``is_dry``
-    says whether the dry run is still on; ``writes`` are the positions of the result arguments.
+    Plans made in a dry run are cached and keep using it, until :func:`resolved` replaces it.
+    ``is_dry`` says whether the dry run is still on; ``writes`` are the positions of the results
+    among the arguments.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Later:
                 if arguments[place] is not None:
                     arguments[place].zero_()
             return
-        now(self)(*arguments)
+        resolved(self)(*arguments)
 
     def load(self) -> Callable[..., None]:
         """Return the kernel, loaded once."""
@@ -64,6 +65,6 @@ class Later:
         return self._kernel
 
 
-def now(kernel: Any) -> Any:
-    """Return the kernel itself, unwrapped from ``Later``: launches save one Python call."""
-    return kernel.load() if type(kernel) is Later and not kernel.is_dry() else kernel
+def resolved(kernel: Any) -> Any:
+    """Return the kernel itself, loaded, in place of a ``DeferredKernel``: saves a Python call."""
+    return kernel.load() if type(kernel) is DeferredKernel and not kernel.is_dry() else kernel

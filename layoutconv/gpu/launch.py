@@ -20,7 +20,7 @@ from ..view.gemm_view import GemmView
 from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
 from .k_major_copy import k_major_copy
-from .kernel_source import Later
+from .kernel_source import DeferredKernel
 from .map_passes import MapTables, k_major_over
 from .map_views import PLANS, MapPass, kind_of_pass, representative
 from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
@@ -207,7 +207,7 @@ class Launch:
         Launchers of a dry run are not kept, so the next call binds real kernels.
         """
         bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
-        if any(each is not None and type(each[0]) is Later for each in bare):
+        if any(each is not None and type(each[0]) is DeferredKernel for each in bare):
             return
         if len(self._launchers) >= _FEW:
             self._launchers.clear()
@@ -290,7 +290,7 @@ class MapPassLaunch(Launch):
             self.views = partial(_alone, over)
         elif self._kept_for is not None and not self._empty:
             bare = bare_over(self._kind, over, self._kept_for)
-            if bare is not None and type(bare[0]) is not Later:
+            if bare is not None and type(bare[0]) is not DeferredKernel:
                 self._keep(None, [bare])
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
-from ..conv.gradients import Class, classes_of
+from ..conv.gradients import PhaseClass, classes_of
 from ..conv.patches import patches_of
 from ..conv.pointwise_views import is_pointwise, pointwise_dgrad_view
 from ..planning.group_tile import GRANULE
@@ -156,7 +156,7 @@ def phases_of(problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = Fal
     return Phases((), best)
 
 
-def _cost(problem: ConvProblem, classes: Sequence[Sequence[Class]], views: int) -> float:
+def _cost(problem: ConvProblem, classes: Sequence[Sequence[PhaseClass]], views: int) -> float:
     """Return the time of ``views`` views, in products, for the classes of each mode."""
     pairs = prod(sum(of.cells * of.residues * of.taps for of in found) for found in classes)
     cells = prod(sum(of.cells * of.residues for of in found) for found in classes)

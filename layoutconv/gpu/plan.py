@@ -22,7 +22,7 @@ from ..view.operands import row_major
 from . import machines, select
 from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
-from .kernel_source import Later, kernel_of, now
+from .kernel_source import DeferredKernel, kernel_of, resolved
 from .map_views import Buffers, MapPass, MapView, MapViewKind, keep_plan
 from .reduction_plan import adder, sum_partials
 from .select import ALIGNED, KernelOptions
@@ -155,8 +155,8 @@ class Plan:
         """
         if self._parts or not self._only_launches:
             return None
-        if type(self._kernel) is Later:
-            self._kernel = now(self._kernel)
+        if type(self._kernel) is DeferredKernel:
+            self._kernel = resolved(self._kernel)
         given = self._given_over(over, shape, integers)
         return self._kernel, given if self.spec.epilogue else (*given, *NOTHING, None)
 
@@ -188,8 +188,8 @@ class Plan:
 
             launch_both.__dict__["bare"] = in_parts, ()
             return launch_both
-        if type(self._kernel) is Later:
-            self._kernel = now(self._kernel)
+        if type(self._kernel) is DeferredKernel:
+            self._kernel = resolved(self._kernel)
         kernel = self._kernel
 
         def launch(

@@ -23,7 +23,7 @@ from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.few_terms_choice import ends_in_tiles, few_terms_dgrad, few_terms_fprop
-from ..gpu.filter_choice import as_read, worth_k_major
+from ..gpu.filter_choice import with_k_major_filter, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from ..gpu.joined_phases import joined_phases
 from ..gpu.packing_choice import (
@@ -491,7 +491,7 @@ def run(
     ``k_major``: copy ``b``, a filter, to K-major first, as ``Pass.k_major`` says.
     """
     if k_major:
-        views, b = as_read(views, a, b)
+        views, b = with_k_major_filter(views, a, b)
     for view in views:
         found = execute(view, as_stored(view, a), b, out, epilogue=epilogue)
     return found[1] if epilogue is not None and epilogue.statistics else None

@@ -35,65 +35,65 @@ MORE_WAVES = 0.72
 LAUNCH, TWO_LAUNCHES = 0.4, 3.6
 
 
-class Found(NamedTuple):
+class Rate(NamedTuple):
     """A tile's rate, relative to the best of ``FAMILY``, and microseconds beside its products."""
 
     rate: float
     start: float
 
 
-MULTISTAGE: dict[Shape, Found] = {
-    (128, 32, 4, 1): Found(0.50, 2.3), (256, 32, 4, 1): Found(0.53, 2.5),
-    (32, 128, 1, 4): Found(0.46, 2.4), (64, 8, 2, 1): Found(0.15, 2.4),
-    (256, 8, 4, 1): Found(0.25, 1.6), (256, 16, 4, 1): Found(0.29, 1.9),
-    (64, 64, 2, 2): Found(0.57, 2.1), (128, 64, 2, 2): Found(0.74, 2.4),
-    (64, 128, 2, 2): Found(0.71, 2.3), (256, 64, 4, 1): Found(0.90, 4.1),
-    (96, 128, 2, 2): Found(0.87, 2.4), (128, 128, 2, 2): Found(0.95, 3.1),
-    (256, 128, 4, 2): Found(0.91, 3.0), (128, 256, 2, 4): Found(1.12, 3.1),
+MULTISTAGE: dict[Shape, Rate] = {
+    (128, 32, 4, 1): Rate(0.50, 2.3), (256, 32, 4, 1): Rate(0.53, 2.5),
+    (32, 128, 1, 4): Rate(0.46, 2.4), (64, 8, 2, 1): Rate(0.15, 2.4),
+    (256, 8, 4, 1): Rate(0.25, 1.6), (256, 16, 4, 1): Rate(0.29, 1.9),
+    (64, 64, 2, 2): Rate(0.57, 2.1), (128, 64, 2, 2): Rate(0.74, 2.4),
+    (64, 128, 2, 2): Rate(0.71, 2.3), (256, 64, 4, 1): Rate(0.90, 4.1),
+    (96, 128, 2, 2): Rate(0.87, 2.4), (128, 128, 2, 2): Rate(0.95, 3.1),
+    (256, 128, 4, 2): Rate(0.91, 3.0), (128, 256, 2, 4): Rate(1.12, 3.1),
 }  # fmt: skip
 # Warp-specialised tiles: threads copy vectors; TMA loads rows; and for sums over pixels.
-SPECIALIZED: dict[Shape, tuple[Found | None, Found | None, Found | None]] = {
-    (128, 8, 4, 1): (Found(0.13, 2.4), Found(0.13, 2.1), None),
-    (128, 16, 4, 1): (Found(0.24, 2.4), None, None),
-    (128, 64, 4, 1): (None, Found(1.42, 2.2), Found(1.20, 2.2)),
-    (256, 64, 8, 1): (None, Found(1.32, 3.1), Found(1.70, 3.1)),
-    (64, 128, 4, 1): (Found(1.00, 2.3), Found(1.36, 2.1), Found(1.24, 2.3)),
-    (128, 128, 8, 1): (Found(1.29, 2.6), Found(1.79, 2.5), Found(1.82, 3.1)),
-    (192, 128, 12, 1): (None, Found(1.80, 3.0), Found(1.78, 3.4)),
-    (256, 128, 8, 1): (None, Found(2.03, 3.8), Found(1.93, 3.8)),
-    (64, 256, 4, 2): (Found(1.10, 3.1), Found(1.10, 3.2), Found(1.41, 3.2)),
-    (128, 256, 8, 1): (None, Found(1.98, 4.0), Found(1.92, 4.0)),
+SPECIALIZED: dict[Shape, tuple[Rate | None, Rate | None, Rate | None]] = {
+    (128, 8, 4, 1): (Rate(0.13, 2.4), Rate(0.13, 2.1), None),
+    (128, 16, 4, 1): (Rate(0.24, 2.4), None, None),
+    (128, 64, 4, 1): (None, Rate(1.42, 2.2), Rate(1.20, 2.2)),
+    (256, 64, 8, 1): (None, Rate(1.32, 3.1), Rate(1.70, 3.1)),
+    (64, 128, 4, 1): (Rate(1.00, 2.3), Rate(1.36, 2.1), Rate(1.24, 2.3)),
+    (128, 128, 8, 1): (Rate(1.29, 2.6), Rate(1.79, 2.5), Rate(1.82, 3.1)),
+    (192, 128, 12, 1): (None, Rate(1.80, 3.0), Rate(1.78, 3.4)),
+    (256, 128, 8, 1): (None, Rate(2.03, 3.8), Rate(1.93, 3.8)),
+    (64, 256, 4, 2): (Rate(1.10, 3.1), Rate(1.10, 3.2), Rate(1.41, 3.2)),
+    (128, 256, 8, 1): (None, Rate(1.98, 4.0), Rate(1.92, 4.0)),
 }
 # Tiles that one TMA warp loads.
-ONE_WARP: dict[Shape, Found] = {
-    (128, 32, 4, 1): Found(0.39, 1.6),
-    (64, 128, 4, 1): Found(0.90, 1.8),
-    (128, 64, 4, 1): Found(0.88, 1.8),
-    (256, 32, 8, 1): Found(0.55, 2.0),
-    (256, 64, 8, 1): Found(1.07, 3.0),
+ONE_WARP: dict[Shape, Rate] = {
+    (128, 32, 4, 1): Rate(0.39, 1.6),
+    (64, 128, 4, 1): Rate(0.90, 1.8),
+    (128, 64, 4, 1): Rate(0.88, 1.8),
+    (256, 32, 8, 1): Rate(0.55, 2.0),
+    (256, 64, 8, 1): Rate(1.07, 3.0),
 }
 # Persistent tiles by m, n, warps and whether ping-pong; then those with a resident B.
-PERSISTENT: dict[tuple[int, int, int, bool], Found] = {
-    (128, 16, 4, False): Found(0.27, 2.8),
-    (128, 32, 4, False): Found(0.50, 3.9),
-    (128, 64, 4, False): Found(0.96, 4.8),
-    (128, 128, 4, True): Found(1.83, 3.1),
-    (128, 160, 8, False): Found(1.65, 3.0),
-    (128, 192, 8, False): Found(1.79, 3.0),
-    (192, 128, 12, False): Found(1.82, 3.0),
-    (256, 96, 8, False): Found(1.65, 4.0),
-    (128, 256, 8, False): Found(1.72, 5.0),
-    (192, 192, 12, False): Found(1.91, 3.4),
+PERSISTENT: dict[tuple[int, int, int, bool], Rate] = {
+    (128, 16, 4, False): Rate(0.27, 2.8),
+    (128, 32, 4, False): Rate(0.50, 3.9),
+    (128, 64, 4, False): Rate(0.96, 4.8),
+    (128, 128, 4, True): Rate(1.83, 3.1),
+    (128, 160, 8, False): Rate(1.65, 3.0),
+    (128, 192, 8, False): Rate(1.79, 3.0),
+    (192, 128, 12, False): Rate(1.82, 3.0),
+    (256, 96, 8, False): Rate(1.65, 4.0),
+    (128, 256, 8, False): Rate(1.72, 5.0),
+    (192, 192, 12, False): Rate(1.91, 3.4),
 }
-RESIDENT: dict[tuple[int, int, int, bool], Found] = {
-    (128, 64, 4, True): Found(1.32, 2.5),
-    (128, 128, 4, True): Found(1.87, 2.9),
-    (192, 128, 12, False): Found(1.72, 3.2),
-    (128, 256, 8, False): Found(1.99, 5.0),
+RESIDENT: dict[tuple[int, int, int, bool], Rate] = {
+    (128, 64, 4, True): Rate(1.32, 2.5),
+    (128, 128, 4, True): Rate(1.87, 2.9),
+    (192, 128, 12, False): Rate(1.72, 3.2),
+    (128, 256, 8, False): Rate(1.99, 5.0),
 }
 
 
-class Loads(NamedTuple):
+class PointwiseLoads(NamedTuple):
     """The loads of a tile in a pointwise layer.
 
     Attributes:
@@ -116,11 +116,12 @@ class Loads(NamedTuple):
     def time(self, m: int, n: int, k: int) -> float:
         """Return microseconds of an SM to load a CTA's operands, the mean over a result (m, n).
 
-        >>> round(Loads(2, True, 128, 64, 64, True, True, True).time(128, 64, 64), 3)  # whole lines
+        >>> whole_lines = PointwiseLoads(2, True, 128, 64, 64, True, True, True)
+        >>> round(whole_lines.time(128, 64, 64), 3)
         0.064
-        >>> round(Loads(2, True, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
+        >>> round(PointwiseLoads(2, True, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
         0.486
-        >>> round(Loads(2, False, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
+        >>> round(PointwiseLoads(2, False, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
         0.059
         """
         time = self._along_k(m, self.m, k) if self.a_along_k else self._across(k, m, self.m)

@@ -163,7 +163,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
 
 
-def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found | None:
+def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Rate | None:
     """Return rate and start time of a tile, as fitted to pointwise layers; None for others."""
     shape = tile.m, tile.n, *tile.warps
     if not problem.pointwise or tile.halo_taps > 1:
@@ -175,7 +175,7 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
     if not tile.warp_specialized:
         return pointwise_rates.MULTISTAGE.get(shape)
     if problem.tma and (deep := deep_tile(tile)):
-        return pointwise_rates.Found(deep.rate, deep.start)
+        return pointwise_rates.Rate(deep.rate, deep.start)
     if tile.load is Load.TMA_WARP:
         return pointwise_rates.ONE_WARP.get(shape)
     copied, rows, sums = pointwise_rates.SPECIALIZED.get(shape, (None, None, None))
@@ -295,7 +295,7 @@ class TileTerms(NamedTuple):
     exchange: float
     ahead: int
     flight: float
-    loads: pointwise_rates.Loads | None
+    loads: pointwise_rates.PointwiseLoads | None
     latency: pointwise_rates.Latency | None
     further: float
     store: float
@@ -401,10 +401,10 @@ def _of_tap(problem: Problem, tile: TileConfig) -> float:
 
 def _of_loads(
     problem: Problem, tile: TileConfig
-) -> tuple[pointwise_rates.Loads, pointwise_rates.Latency, float, float]:
+) -> tuple[pointwise_rates.PointwiseLoads, pointwise_rates.Latency, float, float]:
     """Return loads, latency, start of a further wave and store time of a pointwise layer's tile."""
     along_k = problem.channels > 0
-    loads = pointwise_rates.Loads(
+    loads = pointwise_rates.PointwiseLoads(
         BYTES[problem.dtype],
         problem.tma and tile.warp_specialized,
         tile.m,

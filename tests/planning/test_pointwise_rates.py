@@ -18,7 +18,7 @@ from layoutconv.conv.pointwise_views import (
 )
 from layoutconv.gpu.select import KernelChoice, choose_kernel
 from layoutconv.planning.machine import MACHINES
-from layoutconv.planning.pointwise_rates import Latency, Loads, memory_time
+from layoutconv.planning.pointwise_rates import Latency, PointwiseLoads, memory_time
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.planning.tile_time import expected_time, rate_of
@@ -56,7 +56,7 @@ def test_first_layers_of_mobile_networks() -> None:
     along=st.booleans(), tma=st.booleans(),
 )  # fmt: skip
 def test_loads_are_the_mean_of_all_tiles(m: int, n: int, k: int, along: bool, tma: bool) -> None:
-    loads = Loads(2, tma, 192, 128, 32, along, along, False)
+    loads = PointwiseLoads(2, tma, 192, 128, 32, along, along, False)
     of = [
         [min(tile, size - at) for at in range(0, size, tile)] for size, tile in ((m, 192), (n, 128))
     ]
@@ -95,7 +95,7 @@ def test_a_resident_b_has_a_rate_of_its_own() -> None:
     tile_k=st.sampled_from([32, 64]), along=st.booleans(), tma=st.booleans(),
 )  # fmt: skip
 def test_loads_add_up(m: int, n: int, k: int, tile_k: int, along: bool, tma: bool) -> None:
-    loads = Loads(2, tma, 256, 256, tile_k, along, along, False)
+    loads = PointwiseLoads(2, tma, 256, 256, tile_k, along, along, False)
     time = loads.time(m, n, k)
     assert time >= 0
     if along:
@@ -112,7 +112,7 @@ def test_loads_add_up(m: int, n: int, k: int, tile_k: int, along: bool, tma: boo
 )  # fmt: skip
 def test_loads_take_the_time_of_their_bytes(m: int, n: int, k: int, along: bool, tma: bool) -> None:
     """Rows of k elements of 4 bytes are rows of 2 k of 2; across k, rows of m and n elements."""
-    of_tf32 = Loads(4, tma, 128, 128, 32, along, along, False)
+    of_tf32 = PointwiseLoads(4, tma, 128, 128, 32, along, along, False)
     if along:
         of_half = of_tf32._replace(size=2, k=64).time(m, n, 2 * k)
     else:
@@ -140,7 +140,7 @@ def test_tf32_of_k_major_operands_is_timed_as_pointwise(direction: str) -> None:
 
 def test_boxes_of_nothing_take_time() -> None:
     """A tile of 128 columns asks for two boxes of 64, of which 16 columns fill a quarter of one."""
-    narrow, wide = (Loads(2, True, 64, n, 64, False, False, False) for n in (64, 128))
+    narrow, wide = (PointwiseLoads(2, True, 64, n, 64, False, False, False) for n in (64, 128))
     assert narrow.time(16, 16, 1000) < wide.time(16, 16, 1000) < 2 * narrow.time(16, 16, 1000)
     assert narrow.time(16, 64, 1000) < narrow.time(16, 48, 1000) + 1e-9
 

@@ -29,7 +29,7 @@ from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.kernel_source import Later, source
+from layoutconv.gpu.kernel_source import DeferredKernel, source
 from layoutconv.gpu.launch import Launch
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.kernels.compile import store
@@ -204,7 +204,7 @@ def test_other_threads_go_on_launching_where_they_are_to(gpu: Gpu) -> None:
     def call(name: str, rows: int) -> None:
         index = torch.zeros(27, rows, dtype=torch.int32).T
         kernel: Any = gpu_plan.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel
-        seen[name] = isinstance(kernel, Later)
+        seen[name] = isinstance(kernel, DeferredKernel)
 
     for others, expected in ((False, False), (True, True)):
         with dry_run.dry(others=others):
