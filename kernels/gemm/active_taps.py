@@ -22,9 +22,11 @@ from .smem_index import SmemIndex
 OWN_ROWS = 64  # rows of a warpgroup whose part of the tile is one wgmma (m64) high
 
 
-class Units(NamedTuple):
-    """Words of one bit per unit of the sum. ``all``: units that some row of the tile has, at
-    least one. ``own``: units that some of the ``OWN_ROWS`` rows of the thread's warpgroup has.
+class ActiveUnits(NamedTuple):
+    """Bit masks of active units, in 32-bit words; ``KTiles`` defines a unit, usually one tap.
+
+    ``all``: active in some row of the tile, at least one. ``own``: active in some of the
+    ``OWN_ROWS`` rows of the thread's warpgroup.
     """
 
     all: list[Int32]
@@ -40,25 +42,25 @@ def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: A
     operand, base, tile = load.operand, load.shared.base, mainloop.tile
     warps = tile.threads // WARP
     if operand.gather:
-        unit = KTiles.of_units(operand, tile.k, []).unit
-        found = units_of_index(operand, first, tile.m, unit, base, warps, tid, load.kept)
+        unit = KTiles.of_active(operand, tile.k, []).unit
+        found = active_units_of_index(operand, first, tile.m, unit, base, warps, tid, load.kept)
     elif operand.fields:
-        found = units_of_rows(load.rows, base, warps, tid)
+        found = active_units_of_rows(load.rows, base, warps, tid)
     else:  # every tap is in bounds for every row
         return k_tiles
     own = found.own if operand.gather and mainloop.leaves_out else []
-    return KTiles.of_units(operand, tile.k, found.all, own)
+    return KTiles.of_active(operand, tile.k, found.all, own)
 
 
-def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
-    """Return the units that the threads' rows have; a row's mask has a bit per unit, at most 32."""
+def active_units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> ActiveUnits:
+    """Return the active units by the rows' tap masks, which have a bit per unit, at most 32."""
     own = Int32(0)
     for row in rows:
         own = own | row.mask
     return _of_all([own], base, warps, tid)
 
 
-def units_of_index(
+def active_units_of_index(
     operand: Operand,
     first: Any,
     rows: int,
@@ -67,9 +69,9 @@ def units_of_index(
     warps: int,
     tid: Any,
     kept: SmemIndex | None = None,
-) -> Units:
-    """Return the units for which the index buffer has an entry in any of ``rows`` rows from
-    ``first`` on.
+) -> ActiveUnits:
+    """Return the active units by the index buffer: those with an entry in any of ``rows`` rows
+    from ``first`` on.
 
     With more threads than rows, several threads share the taps of a row. ``kept``, if given,
     receives the entries.
@@ -97,7 +99,7 @@ def units_of_index(
     return _of_all(words, base, warps, tid, rows)
 
 
-def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
+def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> ActiveUnits:
     """Combine the units that all threads found; if there are none, use unit 0, whose rows read
     zeros.
 
@@ -111,7 +113,7 @@ def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) ->
     for i, word in enumerate(words):
         shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # same in all lanes
     cute.arch.sync_threads()
-    found = Units([], [])
+    found = ActiveUnits([], [])
     for i in range(len(words)):
         every, own = Int32(0), Int32(0)
         for warp in range(warps):

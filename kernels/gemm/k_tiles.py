@@ -25,7 +25,7 @@ class KTiles:
     then blocks of channels: neighbouring taps read mostly the same rows, which stay in cache
     (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels fastest 329).
 
-    Active taps: ``present`` has a set bit for each *unit* that some row of the tile has; at least
+    Active taps: ``active`` has a set bit for each *unit* that some row of the tile has; at least
     one bit is set. A unit is the shortest stretch of k that is both whole taps and whole k-tiles: a
     tap, if k-tiles lie within taps. ``own`` has the units of the thread's own warpgroup, if the
     warpgroup skips the others.
@@ -36,7 +36,7 @@ class KTiles:
     total: Any  # the length of the sums
     channels: int  # columns per tap; 0 or ``total``: k-tiles run in order, whatever the taps
     step: int  # columns per k-tile
-    present: list[Any] = field(default_factory=list)  # 32-bit words; empty: all units
+    active: list[Any] = field(default_factory=list)  # 32-bit words; empty: all units
     own: list[Any] = field(default_factory=list)
     parts: int = 1
     part: Any = 0
@@ -53,10 +53,11 @@ class KTiles:
         return cls(a.row_count, 0, step)
 
     @classmethod
-    def of_units(
-        cls, a: Operand, step: int, present: list[Any], own: list[Any] | None = None
+    def of_active(
+        cls, a: Operand, step: int, active: list[Any], own: list[Any] | None = None
     ) -> KTiles:
-        return cls(a.col_count, a.vector_extent, step, present, own or [])
+        """Return the k-tiles of active units; ``active`` and ``own`` are as for the class."""
+        return cls(a.col_count, a.vector_extent, step, active, own or [])
 
     @property
     def unit(self) -> int:
@@ -78,9 +79,9 @@ class KTiles:
 
     @property
     def _all(self) -> Any:
-        if self.present:
+        if self.active:
             units = Int32(0)
-            for word in self.present:
+            for word in self.active:
                 units = units + cute.arch.popc(word)
             return units * (self.unit // self.step)
         return (self.total + self.step - 1) // self.step
@@ -95,8 +96,8 @@ class KTiles:
         return first
 
     def _first(self, number: Any) -> Any:
-        if self.present:  # the first of all, whatever ``number``
-            return _lowest(self.present) * self.unit
+        if self.active:  # the first of all, whatever ``number``
+            return _lowest(self.active) * self.unit
         if not self._by_tap:
             return number * self.step
         taps = self.total // self.channels
@@ -120,11 +121,11 @@ class KTiles:
         return bit != 0
 
     def _next(self, first: Any) -> Any:
-        if self.present:
+        if self.active:
             unit, column = divmod(first, Extent(self.unit))
-            later = [word & _above(unit - WORD * i, i) for i, word in enumerate(self.present)]
+            later = [word & _above(unit - WORD * i, i) for i, word in enumerate(self.active)]
             none = _any(later) == 0
-            word = [cutlass.select_(none, a, b) for a, b in zip(self.present, later, strict=True)]
+            word = [cutlass.select_(none, a, b) for a, b in zip(self.active, later, strict=True)]
             column = column + cutlass.select_(none, Int32(self.step), Int32(0))
             return _lowest(word) * self.unit + column
         if not self._by_tap:

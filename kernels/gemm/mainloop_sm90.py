@@ -195,7 +195,7 @@ class MainloopSm90:
         Consumers call ``meanwhile`` before their first wait.
         """
         tile = const_expr(self.tile)
-        if const_expr(len(k_tiles.present) == 0):  # else finding active taps has synchronised
+        if const_expr(len(k_tiles.active) == 0):  # else finding active taps has synchronised
             cute.arch.sync_threads()
         # With no k-tiles, multiply the one past the last column: zeros.
         count = cutlass.max(Int32(count), Int32(1))
