@@ -1,10 +1,10 @@
-"""A tour of the layout algebra: ten stops, each with the law that it stands for, checked.
+"""A tour of the layout algebra: ten operations, each with its law, checked.
 
     python examples/algebra_tour.py [--output algebra_tour.svg]
 
-A layout is a function from coordinates to offsets, written as a shape and a stride. The operations
-make layouts of layouts; what each is, is said by a law about functions, which is tried here on all
-of the domain. Where no layout is the result, the error has a coordinate that shows it.
+A layout is a function from coordinates to offsets, written as a shape and a stride. Operations
+make layouts from layouts. A law about functions defines each operation; the script checks it on
+the whole domain. If the result is not a layout, the error has a counterexample.
 """
 
 from __future__ import annotations

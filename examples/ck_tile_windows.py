@@ -1,16 +1,17 @@
-"""A convolution as windows of an image, in the manner of CK Tile, run in three ways.
+"""A convolution as windows of an image, as in Composable Kernel's CK Tile, run in three ways.
 
     python examples/ck_tile_windows.py [--device cuda] [--output ck_tile_windows.svg]
 
-Composable Kernel's tile library explains convolution on a 6x6 image with 3x3 windows. The windows
-are a view of four modes of the same memory, (4,4,3,3):(6,1,6,1), and merged to a matrix of 16 x 9
-they make the convolution a matrix-vector product. That matrix repeats the image four times over:
+CK Tile's documentation explains convolution on a 6x6 image with 3x3 windows. The windows are a
+view of the same memory with four modes, (4,4,3,3):(6,1,6,1). Merged to a matrix of 16 x 9, they
+turn the convolution into a matrix-vector product. That matrix has four times as many entries as
+the image:
 
     naive      loops over windows and taps;
-    explicit   the matrix is stored, im2col, and multiplied;
+    explicit   the matrix is stored (im2col) and multiplied;
     implicit   the matrix is a layout, and the multiplication reads through it.
 
-All compute the same. What each reads from memory and writes to it is counted.
+All three compute the same result. The script counts their reads from and writes to memory.
 """
 
 from __future__ import annotations

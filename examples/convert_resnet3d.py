@@ -1,11 +1,11 @@
-"""A 3-D ResNet for video, written for torch, converted: the same results, weights and gradients.
+"""Convert a 3-D ResNet for video that was written for torch: same results, weights and gradients.
 
     python examples/convert_resnet3d.py [--width 32] [--frames 8] [--device cuda]
 
-The network has the layers and the names of torchvision's `r3d_18` (Tran et al., *A closer look at
-spatiotemporal convolutions for action recognition*, 2018), whose checkpoints it takes. `convert`
-puts this package's convolutions in the places of torch's; the modules and their parameters stay the
-same objects. `fold_batch_norms` then makes a convolution of a convolution, a norm and a ReLU.
+The network has the layers and names of torchvision's `r3d_18` (Tran et al., *A closer look at
+spatiotemporal convolutions for action recognition*, 2018), so it loads its checkpoints. `convert`
+replaces torch's convolutions by this package's; the modules and their parameters remain the same
+objects. `fold_batch_norms` then folds each norm and ReLU into its convolution.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     D[scatter[i], :] = A[gather[i], :] @ B          rows
     D[:, scatter[j]] = A @ B[:, gather[j]]          columns
 
-An index buffer is one more map between the product and memory. Nothing is copied before the product
-and nothing after. Layouts say all of this. The kernels take an index for the rows of A, for those
-of D and for the columns of B; columns of D are scattered by the CPU executor alone.
+An index buffer is one more map between the product and memory, so nothing is copied before or
+after the product. Kernels take an index buffer for the rows of A, the rows of D and the columns of
+B. Only the CPU executor scatters columns of D.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Forward convolution, dense and gather/scatter, from one template: CUTLASS's example 59 again.
+"""Forward convolution, dense and gather/scatter, from one template: CUTLASS's example 59.
 
     python examples/gather_scatter_conv.py --n 4320 --i 128 [--no-check] [--dtype tf32]
 
 The workload is that of ``examples/59_ampere_gather_scatter_conv`` of CUTLASS: images of 6 x 4 x 4
 cells, 64 channels, 128 filters of 3 x 3 x 3 taps, no padding. It runs twice. First the tensors are
-dense grids. Then each cell is a row that an index buffer names, on both sides; the index names the
-rows in reverse. Nothing differs but the layouts of A and D.
+dense grids. Then an index buffer names the row of each cell, on both sides, in reverse order. Only
+the layouts of A and D differ.
 
-The original fixes the sizes of an image when it is compiled, takes tf32 only, and wants a number of
-images that its tile divides. Here all of them are options.
+The original fixes the sizes of an image at compile time, supports only tf32, and needs a number of
+images that is a multiple of its tile. Here these are options.
 
 Runs on the first GPU of compute capability 8.0 or more, otherwise on the CPU.
 """

@@ -2,10 +2,10 @@
 
     python examples/gett.py [--device cuda] [--text "abkl,ckbl->lac"] [--output gett.svg]
 
-Of a contraction such as D[l, a, c] = sum over b, k of A[a, b, k, l] * B[c, k, b, l] every letter is
-a mode of the matrix product: of m where A and D have it, of n where B and D do, of k where A and B
-do, of l where all three do. A mode of the product may have many letters; strides are as they are.
-So no tensor is transposed, copied or reshaped, whatever the order of its letters.
+In a contraction such as D[l, a, c] = sum over b, k of A[a, b, k, l] * B[c, k, b, l], each letter
+belongs to a mode of the matrix product: to m if A and D have it, to n if B and D have it, to k if
+A and B have it, to l if all three have it. A mode of the product may have many letters with any
+strides. So no tensor is transposed, copied or reshaped, whatever the order of its letters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A convolution described by hand, out of layouts, and run; then the same over scattered rows.
+"""Write a convolution as three layouts, run it, then run it over scattered rows.
 
     python examples/hello_views.py [--output hello_views.svg]
 
 A causal convolution of time series: step w of the output sees the steps w, w - 2 and w - 4 of the
-input. No function of the library is called causal, or has a flag for it; three layouts say it.
+input. The library has no function or flag for it; three layouts describe it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The im2col matrix of a convolution, which nobody stores: printed, compared with torch's, drawn.
+"""The im2col matrix of a convolution as a layout: printed, compared with torch's, drawn.
 
     python examples/im2col_drawn.py [--size 5 5] [--taps 3 3] [--padding 1] [--stride 2] [--row 4]
 
-Row m of A is an output cell, column k a tap; what stands there is a coordinate of the image, or
-padding. Torch stores this matrix when it is asked to (`unfold`); a view is a function that has the
-same entries. The picture marks the cells that one row reads.
+Row m of A is an output cell, column k a tap; an entry is a coordinate of the image, or padding.
+torch stores this matrix (`unfold`); the view is a function with the same entries. The picture
+marks the cells that one row reads.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""One convolution over tensors in other memory: other layouts, not other code.
+"""One convolution over tensors in different memory formats: only the layouts differ.
 
     python examples/memory_layouts.py [--device cuda] [--output memory_layouts.svg]
 
-The interleaved NC/32HW32 and NC/64HW64 of CUTLASS keep 32 or 64 channels of a cell side by side and
-the rest elsewhere. A tensor may be channels first; it may be some channels of a larger one, as
-input and as output; a batch may be images of a larger tensor, named by an index. Each is a layout
-of the memory, which is printed, run, and compared with torch's convolution in float64.
+CUTLASS's interleaved formats NC/32HW32 and NC/64HW64 store 32 or 64 channels of a cell
+contiguously. A tensor may be channels first, or a slice of the channels of a larger tensor, as
+input and as output; a batch may be images of a larger tensor, selected by an index. Each format is
+a layout, which is printed, run, and compared with torch's convolution in float64.
 """
 
 from __future__ import annotations

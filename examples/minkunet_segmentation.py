@@ -2,21 +2,22 @@
 
     python examples/minkunet_segmentation.py [--points sweep.bin] [--full] [--amp]
 
-As it is it takes half a minute on two cores; with ``--full``, for a GPU, it learns finer things.
+By default it takes half a minute on two cores; ``--full`` uses smaller voxels and a larger
+network, for a GPU.
 
-The network is that of Choy, Gwak and Savarese (*4D Spatio-Temporal ConvNets: Minkowski
-Convolutional Neural Networks*, 2019) in small: a stem, stages that halve the grid, and as many that
-go back to the cells they came from, each with the features that were there before.
+The network is a small version of that of Choy, Gwak and Savarese (*4D Spatio-Temporal ConvNets:
+Minkowski Convolutional Neural Networks*, 2019): a stem, stages that halve the grid, and as many
+that return to the previous cells, each with the skip connection of these cells.
 
-Nobody labelled these points: the labels are computed from their geometry, from the height above the
-ground and from how flat the neighbourhood is. The network is told neither. It sees how high a voxel
-is, how bright, and where in it the points are, and has to find the rest in the voxels around. The
-labels of every fourth block of ground are held out. Each step sees the cloud turned by another
-angle, so its voxels and kernel maps are made anew.
+The labels are computed from geometry: from the height above the ground and the flatness of the
+neighbourhood. The network sees neither, only the height and brightness of a voxel and the position
+of its points; it must infer the labels from the surrounding voxels. The labels of every fourth
+block of ground are held out. Each step rotates the cloud by another angle, so its voxels and
+kernel maps are new.
 
-Points are those of ``--points``; else of ``lidar_sweep.bin`` in the folder LAYOUTCONV_DATA or in
-``../shared/data``, where there is one; else of a synthetic street. ``train_labelled.py`` learns the
-labels of published data sets with this network.
+The points come from ``--points``; otherwise from ``lidar_sweep.bin`` in the folder LAYOUTCONV_DATA
+or in ``../shared/data``, if it exists; otherwise from a synthetic street. ``train_labelled.py``
+trains this network on published data sets.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""An epilogue of one's own: a quantised layer, from int8 sums to int8 results, without a detour.
+"""A custom epilogue: a quantised layer from int8 to int8 in one kernel.
 
     python examples/own_epilogue.py [--device cuda] [--output own_epilogue.svg]
 
     y = saturate(round(relu6(sum * scale[k] + bias[k] + residual) * 20))
 
-Sums of int8 are int32. They become numbers by a scale for each filter, get a bias and the residual
-of a shortcut, are clamped, and become int8 again by one more scale. Five steps of the library's
-make it, in an order that no module has, and run while the sums are in registers. As functions one
-after another each step would read and write a tensor; what that moves is counted.
+Sums of int8 products are int32. The epilogue multiplies them by a scale per filter, adds a bias
+and the residual of a shortcut, clamps them, and converts them to int8 by one more scale. It
+consists of five steps of the library, in an order that no module has, which run while the sums are
+in registers. As separate operations, each step would read and write a tensor; the script compares
+the bytes moved.
 """
 
 from __future__ import annotations

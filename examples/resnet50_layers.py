@@ -1,11 +1,11 @@
-"""Every convolution of ResNet-50 as a matrix product: its sizes, its result, its time.
+"""Every convolution of ResNet-50 as a matrix product: its sizes, its error and its time.
 
     python examples/resnet50_layers.py [--images 1] [--size 224] [--output resnet50_layers.svg]
 
 The layers are those of He, Zhang, Ren and Sun (*Deep residual learning for image recognition*,
-2016), with the stride in the 3x3, as torchvision has them. Each is a view: m output cells, n
-filters, k products for each. What im2col would store is how often a layer reads its input, and what
-nothing has to store. Results are compared with torch's, in float64.
+2016), with the stride in the 3x3, as in torchvision. Each is a view with m output cells, n filters
+and k products per output. The table shows how often a stored im2col matrix would repeat the input.
+Results are compared with torch's in float64.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Where are the cars? A SECOND-style backbone, from voxels to a map seen from above, built here.
+"""Find cars with a SECOND-style backbone: voxels in, a bird's-eye-view map out.
 
     python examples/second_backbone.py [--steps 30] [--width 16] [--device cuda] [--amp]
 
-The backbone is that of Yan, Mao and Li (*SECOND: Sparsely Embedded Convolutional Detection*, 2018)
-in small. Submanifold convolutions keep the voxels, strided ones halve the grid; what is left of the
-height becomes channels of a dense map of the ground; and a head of dense convolutions says of each
-of its cells how near it is to the middle of a car, as in Zhou, Wang and Kraehenbuehl (*Objects as
-Points*, 2019). Sparse and dense layers run on one template.
+The backbone is a small version of that of Yan, Mao and Li (*SECOND: Sparsely Embedded
+Convolutional Detection*, 2018). Submanifold convolutions keep the voxels, strided ones halve the
+grid; the remaining height becomes channels of a dense map of the ground. A head of dense
+convolutions predicts for each cell of the map how near it is to the centre of a car, as in Zhou,
+Wang and Kraehenbuehl (*Objects as Points*, 2019). Sparse and dense layers use the same kernel
+template.
 
-It learns on some synthetic streets, which know where their cars are, and is tried on another one.
+It trains on synthetic streets, whose cars are known, and is tested on another one.
 """
 
 from __future__ import annotations

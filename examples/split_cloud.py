@@ -1,11 +1,11 @@
-"""One point cloud on several GPUs: each holds a range of a Morton curve, and layers are of all.
+"""One point cloud on several GPUs: each GPU holds a range of a Morton curve; layers exchange halos.
 
     torchrun --nproc-per-node 2 examples/split_cloud.py [--voxel-size 0.2] [--channels 16]
 
-Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. Every rank gives
-some rows of a synthetic street, in no order, and gets a range of voxels that are near each other.
-Two submanifold layers go over it, forward and backward. The results come back to the ranks that
-gave the rows, and are compared with those of one process that has the whole cloud.
+Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. Each rank passes
+some rows of a synthetic street, in random order, and gets a range of voxels that are near each
+other. Two submanifold layers run forward and backward. The results return to the ranks that passed
+the rows, and are compared with those of one process with the whole cloud.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""One dense volume on several GPUs: each holds a slab, and a convolution of all is that of one.
+"""One dense volume on several GPUs: each GPU holds a slab, and the result equals an unsplit one.
 
     torchrun --nproc-per-node 2 examples/split_volume.py [--size 256] [--channels 32]
 
 Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. Every rank makes
-the same volume, keeps its slab, convolves it, and goes backward. The results are compared with the
-unsplit convolution, which takes the memory of the whole volume: give ``--no-check`` to do without.
+the same volume, keeps its slab, and runs a convolution forward and backward. The results are
+compared with the unsplit convolution, which needs memory for the whole volume; ``--no-check``
+skips that.
 """
 
 from __future__ import annotations

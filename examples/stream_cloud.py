@@ -1,12 +1,12 @@
-"""A cloud that is larger than a GPU: a submanifold layer goes over it in chunks, file to file.
+"""A cloud larger than GPU memory: run a submanifold layer over it in chunks, from file to file.
 
     python examples/stream_cloud.py [--edge 300] [--max-rows 20000] [--channels 16]
 
-Cells and features of a hilly surface, edge^2 voxels, are written to files as they are made, a strip
-at a time. The layer reads them and writes a third file, ``np.memmap``s all, so that neither the
-host nor the device ever holds the whole. An edge of 10,000 makes 10^8 voxels; with 32 channels give
-it 15 GB of disk. A part of the result is compared with the layer on that part and what surrounds
-it.
+The cells and features of a hilly surface, edge^2 voxels, are written to files strip by strip. The
+layer reads them and writes a third file. All three are ``np.memmap``s, so neither the host nor the
+device ever holds the whole cloud. An edge of 10,000 makes 10^8 voxels, which take 15 GB of disk
+with 32 channels. The script checks part of the result against the layer on that part and its
+surroundings.
 """
 
 from __future__ import annotations

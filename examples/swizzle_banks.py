@@ -1,11 +1,12 @@
-"""Bank conflicts of a tile in shared memory, and the swizzle that has none, found by searching.
+"""Count the bank conflicts of a tile in shared memory; search for the swizzle that has none.
 
     python examples/swizzle_banks.py [--columns 64] [--output swizzle_banks.svg]
 
-A tile of fp16 is copied into shared memory row by row, 16 bytes a thread, and read by `ldmatrix`,
-which takes 16 bytes of eight rows at a time. In plain rows those eight lie in the same banks. Rows
-may be padded, which costs memory, or chunks of a row be permuted by an XOR with its number, which
-costs none: that is a swizzle, a layout like others. Here all small ones are tried.
+A tile of fp16 is copied into shared memory row by row, 16 bytes per thread, and read by
+`ldmatrix`, which reads 16 bytes of eight rows at a time. In plain rows, these eight are in the
+same banks. Padding the rows avoids that but costs memory. A swizzle costs none: it XORs the number
+of a 16-byte chunk with the number of its row, and is a layout. The script tries all small
+swizzles.
 """
 
 from __future__ import annotations

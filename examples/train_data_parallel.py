@@ -1,14 +1,14 @@
-"""A sparse network trains on several GPUs, each with its own clouds, as it would on one.
+"""Data-parallel training of a sparse network: the result equals that of one GPU with all clouds.
 
     torchrun --nproc-per-node 2 examples/train_data_parallel.py [--clouds 6] [--steps 8]
 
-Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. All that is needed
-is torch's: ``DistributedDataParallel`` averages gradients, ``SyncBatchNorm`` sums statistics over
-the voxels of all ranks (it exists on GPUs alone; on a CPU the network normalises each voxel by
-itself). Clouds differ in size, and ranks in how many they have, so a mean per rank would be wrong:
-``lc.distributed.mean_over_ranks`` weighs every voxel alike.
+Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. It needs only
+torch's own tools: ``DistributedDataParallel`` averages gradients, and ``SyncBatchNorm`` sums
+statistics over the voxels of all ranks (on GPUs only; on a CPU the network normalises each voxel
+by itself). Clouds differ in size, and ranks in their number of clouds, so a mean per rank would be
+wrong: ``lc.distributed.mean_over_ranks`` gives every voxel the same weight.
 
-In the end the first rank trains once more, alone, on all clouds, and compares parameters.
+At the end, the first rank trains again, alone, on all clouds, and compares the parameters.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""A MinkUNet learns a published data set: metrics, checkpoints, mixed precision, several GPUs.
+"""Train a MinkUNet on a published data set: metrics, checkpoints, mixed precision, several GPUs.
 
     python examples/train_labelled.py FOLDER --epochs 10 --checkpoint run.pt --page scan.html
     python examples/train_labelled.py FOLDER --epochs 10 --resume run.pt
     torchrun --nproc-per-node 2 examples/train_labelled.py FOLDER --amp bfloat16
 
-FOLDER is one of SemanticKITTI, nuScenes (with lidarseg) or ScanNet, as it is published; nothing is
-downloaded. A ``DataLoader`` reads and voxelizes scans, in ``--workers`` processes,
-``lc.sparse.collate`` joins them with the voxel of each point, and the loss is that of points, over
-all ranks alike.
+FOLDER contains SemanticKITTI, nuScenes (with lidarseg) or ScanNet, as published; nothing is
+downloaded. A ``DataLoader`` reads and voxelizes scans in ``--workers`` processes,
+``lc.sparse.collate`` joins them with the voxel of each point, and the loss is a mean over the
+points of all ranks.
 
-A run that was stopped goes on with ``--resume``: an epoch's order, and by which angle each scan is
-turned, follow from its number, so that the result is that of a run that nobody stopped. After each
-epoch the network is tested on the validation split: accuracy, and the IoU of each class.
-``--page`` writes the first of these scans with its labels and its prediction, to turn in a browser.
+``--resume`` continues a stopped run with the same result as an uninterrupted one: the order of an
+epoch and the rotation of each scan depend only on the epoch's number. After each epoch the network
+is tested on the validation split: accuracy, and the IoU of each class. ``--page`` writes the first
+of these scans with its labels and its prediction as an HTML page.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The exercise of warp-level matrix instructions, a 3x3 convolution: a problem of the template.
+"""A 3x3 convolution on warp-level matrix instructions, the usual first exercise, as one view.
 
     python examples/wmma_conv3x3.py --acc [--device cuda]
     python examples/wmma_conv3x3.py --perf [--output wmma_conv3x3.svg]
 
-Images in fp16, 3x3 filters, padding that keeps their size, sums and results in fp32: what people
-write first on tensor cores, for one size and with channels in sixteens. Here it is one view, of any
-size. ``--acc`` says how exact it is; ``--perf``, on a GPU, how fast, beside cuDNN and beside an
-upper bound: the same kernel with its loads from memory removed.
+Images in fp16, 3x3 filters, padding that keeps the size, sums and results in fp32. First kernels
+for tensor cores usually support one image size, and channels in multiples of 16; this view
+supports any. ``--acc`` prints the error. ``--perf``, on a GPU, prints the speed beside cuDNN and
+beside an upper bound: the same kernel without its loads from memory.
 """
 
 from __future__ import annotations
