@@ -1,8 +1,8 @@
-"""Stores of a thread of a depthwise kernel: steps of an epilogue, conversion, stores.
+"""The epilogue of depthwise kernels: a thread applies the steps to its sums, converts and stores.
 
-A thread has vectors of channels, each at another place of D. A column is a channel, and per-column
-operands are read once for all vectors, unless these belong to several filters of the same channels,
-which are different columns.
+A thread has several vectors of channels, each at another position of D. A column is a channel.
+Per-column operands are read once for all vectors, unless the vectors belong to several filters of
+the same channels, which are different columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMN = 3  # the operand of a nest whose offset is the column of D
 
 @dataclass(frozen=True)
 class Reads:
-    """The operands of an epilogue: numbers, and pointers to tensors.
+    """The operands that an epilogue reads: scalars, and pointers to tensors.
 
     ``vectors`` have a number per column, or one for the only row; ``sources`` have D's layout.
     """

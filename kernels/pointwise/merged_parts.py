@@ -1,5 +1,5 @@
-"""Parts of batch norms and of column sums: the next kernel merges the results that the CTAs of one
-wrote for their rows.
+"""Second stage of the reductions of norms and column sums: a kernel first merges the partial
+results (parts) that the CTAs of the kernel before it wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS_AT_ONCE = 8
 
 
 class OfParts(OfRows):
-    """A kernel that begins by merging the parts' results of its columns.
+    """Base of kernels that begin by merging the partial results of their columns.
 
     Attributes:
         count: how many sums a part has per column, if it has sums.
@@ -42,7 +42,9 @@ class OfParts(OfRows):
         return tuple(array[0, place.tid] for array in arrays), arrays
 
     def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
-        """Do the same with sums (parts, count, C)."""
+        """Return the sums (parts, count, C) of a thread's single column, and the shared-memory
+        arrays that merged them.
+        """
         of_threads = self.merged_sums(sums, place, columns, parts)
         arrays = self.among_threads(of_threads, merge_sums, place)
         return tuple(array[0, place.tid] for array in arrays), arrays

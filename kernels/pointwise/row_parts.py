@@ -1,5 +1,5 @@
-"""The CTAs of norms and of column sums: each has a part of the rows and columns, and merges the
-sums of its threads.
+"""Base class of the kernels of norms and column sums: a CTA reduces a block of columns over a part
+of the rows, and merges the sums of its threads.
 
 A thread reads a vector of a row, so adjacent threads read adjacent vectors; the rows of threads in
 a CTA stride over the rows of the part, with several loads in flight.
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class OfRows(PerRank):
-    """Base of kernels whose CTAs have a part of the rows and a block of columns.
+    """Base of kernels whose CTAs reduce a part of the rows and a block of columns.
 
     Its first integers are those of a ``Schedule``; for images, that of one image, and then the
     number of images. Parts are numbered through all images.

@@ -48,7 +48,9 @@ def few_terms_fprop(problem: ConvProblem, of: Multiplied | None) -> GemmView | N
 
 
 def few_terms_dgrad(problem: ConvProblem, of: Multiplied | None) -> GemmView | None:
-    """The same of the gradient of the activation, a sum over few filters."""
+    """Return the view of the dgrad whose elements are threads' own sums over few filters; None if
+    slower.
+    """
     if not _pays(problem, problem.K, problem.C, of):
         return None
     return few_terms_dgrad_view(problem)

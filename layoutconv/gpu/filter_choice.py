@@ -21,8 +21,10 @@ VECTOR = 4  # numbers of 16 bytes, which lie side by side in a copy
 
 
 class LeastWork(NamedTuple):
-    """The least work that pays for a copy of a filter: rows that each element is multiplied by, and
-    channels K of a group, which are summed over.
+    """The least work that pays for a K-major copy of a filter.
+
+    ``rows``: rows that each element is multiplied by. ``products``: multiplications in all.
+    ``channels``: K of a group, the summed channels.
     """
 
     rows: int
@@ -57,7 +59,7 @@ def worth_k_major(
 
 
 def reads_k_major(a: Tensor, precision: str | None = None) -> bool:
-    """Return whether kernels read data like ``a`` along the sum alone: fp32 as tf32, by ``wgmma``.
+    """Return whether kernels for ``a`` need K-major operands: fp32 as tf32, by ``wgmma``.
 
     ``precision`` is as of ``execute``.
     """
@@ -67,7 +69,7 @@ def reads_k_major(a: Tensor, precision: str | None = None) -> bool:
 
 
 def reads_along_sums(dtype: torch.dtype, precision: str | None, machine: Machine) -> bool:
-    """The same of data of ``dtype`` on a machine."""
+    """Return :func:`reads_k_major` for data of ``dtype`` on a machine."""
     if dtype is not torch.float32:
         return False
     return multiplied_as(dtype, precision) == "tf32" and machine.arch == "sm_90a"
@@ -76,10 +78,10 @@ def reads_along_sums(dtype: torch.dtype, precision: str | None, machine: Machine
 def with_k_major_filter(
     views: Sequence[GemmView], a: Tensor, b: Tensor, precision: str | None = None
 ) -> tuple[Sequence[GemmView], Tensor]:
-    """The views of a gradient of the inputs, and its filter, as they run where ``a`` is.
+    """Return the views of a dgrad and its filter ``b``, both K-major if kernels on ``a``'s device
+    need that; else unchanged.
 
-    ``b`` is :func:`worth_k_major`, and copied once for all of the views; where kernels read it as
-    it lies, both are what was given.
+    The caller has checked that ``b`` is :func:`worth_k_major`. It is copied once for all views.
     """
     if not reads_k_major(a, precision):
         return views, b

@@ -23,7 +23,7 @@ from .k_major_copy import k_major_copy
 from .kernel_source import DeferredKernel
 from .map_passes import MapTables, k_major_over
 from .map_views import PLANS, MapPass, kind_of_pass, representative
-from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
+from .plan import NOTHING, Launcher, aligned_to, bound_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _FEW = 16  # combinations of precision and alignment that a call meets
 Known = tuple[Any, int, Callable[..., tuple[int, ...]], tuple[Any, ...]]
 
 
-class Launch:
+class BoundLaunch:
     """Views that together write a result, bound to dtypes, a GPU and an epilogue's structure.
 
     Args:
@@ -54,10 +54,10 @@ class Launch:
     every call.
     """
 
-    # Fast paths: the ``_bare`` launches if only alignment must be checked; and the same for a
-    # single launch with an epilogue.
-    _at_once: Any = None
-    _then: Any = None
+    # Fast paths for aligned memory: (kernel, arguments) of each launch of a call whose precision
+    # cannot change, without an epilogue; and that of a single launch with one.
+    _bound_any: Any = None
+    _bound_epilogue: Any = None
     _empty = False
 
     def __init__(
@@ -85,7 +85,7 @@ class Launch:
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._k_major: dict[str, bool] = {}  # by how float32 is multiplied
         # By the same key, for aligned memory only: kernels, and their arguments after the operands.
-        self._bare: dict[str | None, list[Any]] = {}
+        self._bound: dict[str | None, list[Any]] = {}
         self.known: dict[Any, Known] = {}  # by kind and size class of maps
 
     def result(
@@ -98,12 +98,12 @@ class Launch:
         function: Pointwise | None = None,
     ) -> Tensor:
         """Launch, and return the result in new memory; the tensors are as for :meth:`run`."""
-        bare = self._at_once
-        if bare is not None:
+        bound = self._bound_any
+        if bound is not None:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             if not (at_a | at_b) & 15:
                 out: Tensor = self.allocate()
-                for kernel, rest in bare:
+                for kernel, rest in bound:
                     kernel(at_a, at_b, out, *rest)
                 return out
         columns: tuple[Tensor, ...]
@@ -112,7 +112,7 @@ class Launch:
             columns = () if bias is None else (bias,)
         else:
             columns, sources = _reads(bias, scale, residual, function)
-        if self._then is not None:
+        if self._bound_epilogue is not None:
             return self.followed(a, b, columns, sources)
         out = self.allocate()
         if not self._empty:
@@ -128,7 +128,7 @@ class Launch:
         function's sources.
         """
         out: Tensor = self.allocate()
-        if self._then is None:
+        if self._bound_epilogue is None:
             if not self._empty:
                 self._launch(a, b, out, columns, sources)
             return out
@@ -140,7 +140,7 @@ class Launch:
         if starts & 15:
             self._launch(a, b, out, columns, sources)
             return out
-        kernel, given = self._then
+        kernel, given = self._bound_epilogue
         reads = self.numbers, (*map(_address, columns),) or None, added
         kernel(at_a, at_b, out, *given, *reads, None)
         return out
@@ -173,8 +173,8 @@ class Launch:
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
         precision = multiplied_now() if self.dtype is torch.float32 else None
-        if precision in self._bare and not starts & 15:
-            for kernel, rest in self._bare[precision]:
+        if precision in self._bound and not starts & 15:
+            for kernel, rest in self._bound[precision]:
                 kernel(at_a, at_b, out, *rest)
             return
         if self.filter and precision is not None and self._reads_k_major(a, precision):
@@ -202,27 +202,27 @@ class Launch:
             launch(a, b, out, at_a, at_b, reads)
 
     def _keep_launchers(self, key: tuple[str | None, Any], launchers: tuple[Launcher, ...]) -> None:
-        """Keep launchers, and bare kernels if launches of aligned memory need nothing else.
+        """Keep launchers, and bound kernels if launches of aligned memory need nothing else.
 
         Launchers of a dry run are not kept, so the next call binds real kernels.
         """
-        bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
-        if any(each is not None and type(each[0]) is DeferredKernel for each in bare):
+        bound = [*map(getattr, launchers, repeat("bound"), repeat(None))]
+        if any(each is not None and type(each[0]) is DeferredKernel for each in bound):
             return
         if len(self._launchers) >= _FEW:
             self._launchers.clear()
         self._launchers[key] = launchers
         precision, aligned = key
-        if aligned == ALIGNED and not (self.filter and precision is not None) and None not in bare:
-            self._keep(precision, bare)
+        if aligned == ALIGNED and not (self.filter and precision is not None) and None not in bound:
+            self._keep(precision, bound)
 
-    def _keep(self, precision: str | None, bare: list[Any]) -> None:
+    def _keep(self, precision: str | None, bound: list[Any]) -> None:
         if not self.structure:
-            self._bare[precision] = bare
+            self._bound[precision] = bound
             if precision is None:
-                self._at_once = bare
-        elif precision is None and len(bare) == 1:
-            (self._then,) = bare
+                self._bound_any = bound
+        elif precision is None and len(bound) == 1:
+            (self._bound_epilogue,) = bound
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         """Return the launchers of the plans for the key ``of``."""
@@ -258,7 +258,7 @@ def _reads(
     return columns, sources
 
 
-class MapPassLaunch(Launch):
+class MapPassLaunch(BoundLaunch):
     """The launch of one pass over a kernel map, on contiguous tensors.
 
     Its view is made only for the first pass of a kind and size.
@@ -271,7 +271,7 @@ class MapPassLaunch(Launch):
 
     def __init__(
         self,
-        of: Launch,
+        of: BoundLaunch,
         over: MapPass,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
@@ -279,7 +279,7 @@ class MapPassLaunch(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_of_pass(over)
-        self._k_major, self._bare = {}, {}
+        self._k_major, self._bound = {}, {}
         if of.filter:
             rows, channels = shape[0], shape[-1]
             if not worth_k_major(rows, of.filter, channels // of.filter[-1], over_map=True):
@@ -289,9 +289,9 @@ class MapPassLaunch(Launch):
         if self._kind is None:
             self.views = partial(_alone, over)
         elif self._kept_for is not None and not self._empty:
-            bare = bare_over(self._kind, over, self._kept_for)
-            if bare is not None and type(bare[0]) is not DeferredKernel:
-                self._keep(None, [bare])
+            bound = bound_over(self._kind, over, self._kept_for)
+            if bound is not None and type(bound[0]) is not DeferredKernel:
+                self._keep(None, [bound])
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
@@ -316,7 +316,7 @@ class RecordedMapPass:
 
     def __init__(
         self,
-        of: Launch,
+        of: BoundLaunch,
         describe: Callable[[MapTables], MapPass],
         known: Known,
         tables: MapTables,
@@ -346,7 +346,7 @@ class RecordedMapPass:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Return what :meth:`Launch.result` does."""
+        """Return what :meth:`BoundLaunch.result` does."""
         if self._of.structure:
             if scale is None and residual is None and function is None:  # as ``_reads`` has it
                 return self.followed(a, b, () if bias is None else (bias,), ())
@@ -361,7 +361,7 @@ class RecordedMapPass:
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return what :meth:`Launch.followed` does, for an epilogue with a structure."""
+        """Return what :meth:`BoundLaunch.followed` does, for an epilogue with a structure."""
         of, at_a, at_b, added = self._of, a.data_ptr(), b.data_ptr(), None
         starts = at_a | at_b
         if sources:
@@ -376,7 +376,7 @@ class RecordedMapPass:
 
 
 def launch_over_map(
-    of: Launch,
+    of: BoundLaunch,
     describe: Callable[[MapTables], MapPass],
     tables: MapTables,
     shape: tuple[int, ...],
@@ -394,9 +394,9 @@ def launch_over_map(
     if known is not None:
         return RecordedMapPass(of, describe, known, tables, shape, stride)
     made = MapPassLaunch(of, describe(tables), shape, stride, of.place)
-    bare = made._then or (made._at_once and made._at_once[0])
-    if bare is not None and made._kind is not None:
-        kernel, (_, _, _, numbers, *rest) = bare
+    bound = made._bound_epilogue or (made._bound_any and made._bound_any[0])
+    if bound is not None and made._kind is not None:
+        kernel, (_, _, _, numbers, *rest) = bound
         if numbers[1] == prod(shape):
             integers = made._kind._integers or made._kind.integers
             known = kernel, numbers[0], integers, tuple(rest)

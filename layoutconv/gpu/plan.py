@@ -149,8 +149,8 @@ class Plan:
             return self.over(over, m, shape, integers).launcher()
         return self._launcher(self._given_over(over, shape, integers), over)
 
-    def bare_over(self, over: MapPass, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
-        """Return the ``bare`` of ``launcher_over(...)`` without making that launcher; None if a
+    def bound_over(self, over: MapPass, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
+        """Return the ``bound`` of ``launcher_over(...)`` without making that launcher; None if a
         launch needs more. The caller must keep the pass alive.
         """
         if self._parts or not self._only_launches:
@@ -174,8 +174,8 @@ class Plan:
     def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
         """Return a launcher that keeps the owner of index buffers alive.
 
-        Its attribute ``bare`` is the kernel, and its arguments after the operands: up to those of
-        the epilogue if there is one, else all. With split-K, which has no epilogue, ``bare`` is a
+        Its attribute ``bound`` is the kernel, and its arguments after the operands: up to those of
+        the epilogue if there is one, else all. With split-K, which has no epilogue, ``bound`` is a
         function that runs both launches.
         """
         if self._parts:
@@ -186,7 +186,7 @@ class Plan:
             ) -> None:
                 in_parts(at_a, at_b, out)
 
-            launch_both.__dict__["bare"] = in_parts, ()
+            launch_both.__dict__["bound"] = in_parts, ()
             return launch_both
         if type(self._kernel) is DeferredKernel:
             self._kernel = resolved(self._kernel)
@@ -198,7 +198,7 @@ class Plan:
             kernel(at_a, at_b, out, *given, *reads, None)
 
         rest = given if self.spec.epilogue else (*given, *NOTHING, None)
-        launch.__dict__["bare"] = kernel, rest
+        launch.__dict__["bound"] = kernel, rest
         return launch
 
     def __call__(
@@ -362,13 +362,13 @@ def launcher_over(kind: MapViewKind, over: MapPass, key: tuple[Any, ...]) -> Lau
     return launcher_of(plan_of(kind.view(over), *key))
 
 
-def bare_over(kind: MapViewKind, over: MapPass, key: tuple[Any, ...]) -> Any:
+def bound_over(kind: MapViewKind, over: MapPass, key: tuple[Any, ...]) -> Any:
     """Return the kernel of a pass of a kind, and its arguments after the operands, if its kind and
     size are known; else None.
     """
     (m, n, _, stored), of_class, integers = kind.sizes_of(over.numbers)
     plan: Plan | None = kind.plans.get((key, of_class)) if m > 1 or n > 1 else None
-    return None if plan is None else plan.bare_over(over, stored, integers)
+    return None if plan is None else plan.bound_over(over, stored, integers)
 
 
 def _plan_of_kind(kind: MapViewKind, view: MapView, key: tuple[Any, ...]) -> Plan:

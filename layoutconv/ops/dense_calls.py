@@ -252,11 +252,11 @@ class DenseCall(BoundCall):
         if not _takes_memory(found, input, result, epilogue is not None):
             self.found = found
             return
-        from ..gpu.launch import Launch
+        from ..gpu.launch import BoundLaunch
 
         views = partial(_views_of, make)
         k_major = () if found.packed else found.k_major
-        self.launch = Launch(views, input, result.dtype, epilogue, k_major, self.allocate)
+        self.launch = BoundLaunch(views, input, result.dtype, epilogue, k_major, self.allocate)
         sources = () if function is None else function.like_d
         read = [t for t in (input, weight, residual, *sources) if t is not None]
         if (

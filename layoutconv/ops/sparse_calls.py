@@ -18,7 +18,7 @@ import torch
 from ..base import devices
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
-from ..gpu.launch import Launch, MapPassLaunch, RecordedMapPass, launch_over_map
+from ..gpu.launch import BoundLaunch, MapPassLaunch, RecordedMapPass, launch_over_map
 from ..gpu.map_passes import MapConv, MapTables, conv_pass, index_tables, pair_tables, pairs_pass
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
@@ -286,9 +286,9 @@ class Kind:
         products = partial(pairs_pass, K=self.K, C=self.C, groups=groups)
         if on_gpu:
             launches = (
-                Launch(tuple, x, out_dtype, ending.epilogue()),
-                Launch(tuple, x, x.dtype, None, self.filter),
-                Launch(tuple, x, exact, None),
+                BoundLaunch(tuple, x, out_dtype, ending.epilogue()),
+                BoundLaunch(tuple, x, x.dtype, None, self.filter),
+                BoundLaunch(tuple, x, exact, None),
             )
             self.fprop: _Pass = partial(launch_over_map, launches[0], forward)
             self.dgrad: _Pass = partial(launch_over_map, launches[1], back)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base import devices
-from ..gpu.launch import Launch, launch_over_map
+from ..gpu.launch import BoundLaunch, launch_over_map
 from ..gpu.map_passes import MapConv, conv_pass, index_tables, pair_tables, pairs_pass
 from ..sparse.maps.tap_pairs import Pairs
 from .call_cache import sparse
@@ -36,7 +36,9 @@ class SparseLaunch:
     def __init__(
         self, x: Tensor, of: MapConv, ending: EpilogueArgs, out_dtype: torch.dtype
     ) -> None:
-        self.launch = Launch(tuple, x, out_dtype, ending.epilogue(), of.w if of.transposed else ())
+        self.launch = BoundLaunch(
+            tuple, x, out_dtype, ending.epilogue(), of.w if of.transposed else ()
+        )
         self.describe, self.transposed = partial(conv_pass, of), of.transposed
         self.first = 2 if of.transposed and not of.mirrored else 0
         self.stride = of.channels, 1
@@ -67,7 +69,7 @@ class PairsLaunch:
 
     def __init__(self, y: Tensor, K: int, C: int, groups: int) -> None:
         exact = torch.promote_types(y.dtype, torch.float32)
-        self.launch = Launch(tuple, y, exact, None)
+        self.launch = BoundLaunch(tuple, y, exact, None)
         self.describe = partial(pairs_pass, K=K, C=C, groups=groups)
         self.shape = K, C // groups
 

@@ -89,14 +89,15 @@ class KernelSpec:
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and the kept part
-        of index buffers."""
+        """Dynamic shared memory in bytes: the stages, reused by the epilogue's tile, and the
+        kernel-map tile.
+        """
         own = self.own_bytes
         return own + (-own % VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def own_bytes(self) -> int:
-        """The same without the kept part of index buffers."""
+        """Dynamic shared memory in bytes, without the kernel-map tile."""
         return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property

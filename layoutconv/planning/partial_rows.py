@@ -1,5 +1,5 @@
-"""Loads of rows that are short: by TMA of few channels, or of padded ones, not all in memory; and
-by threads, of channels that are no vector that ``cp.async`` copies.
+"""Load times of short rows of A: rows of few or padded channels that TMA loads, and rows whose
+channels are too few or unaligned for ``cp.async``, which threads load through registers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ OF_SHORT_ROWS, OF_LONG_ROWS, ACROSS = 8000.0, 4000.0, 2100.0
 
 
 def copies_by_registers(row_bytes: int) -> float:
-    """Return the elements that an SM loads in a microsecond, of rows of ``row_bytes``; 0 of these
-    if elements lie across the sum.
+    """Return the elements per microsecond that the threads of an SM load through registers.
+
+    ``row_bytes``: contiguous bytes along the sum; 0 if the sum runs across memory, as in wgrad.
 
     >>> [copies_by_registers(row_bytes) for row_bytes in (0, 6, 510)]
     [2100.0, 8000.0, 4000.0]
@@ -37,11 +38,13 @@ def copies_by_registers(row_bytes: int) -> float:
 
 
 def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> float:
-    """Microseconds of an SM for what the TMA warp of a tile loads of a tap; 0 where there is none.
+    """Return the microseconds that the TMA warp of a tile takes to load a tap; 0 without one.
 
     Args:
-        columns: of the result, in a tile.
-        stored: channels of a tap that memory has, of elements of ``size`` bytes.
+        tile: the tile; other loads than ``Load.TMA_WARP`` give 0.
+        columns: columns of the result in a tile.
+        stored: channels of a tap in memory, without padding.
+        size: bytes per element.
 
     >>> from .tile import persistent
     >>> tile = persistent((128, 32, 32), (4, 1), 4)

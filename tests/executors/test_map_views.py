@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.launch import Launch, MapPassLaunch, RecordedMapPass, launch_over_map
+from layoutconv.gpu.launch import BoundLaunch, MapPassLaunch, RecordedMapPass, launch_over_map
 from layoutconv.gpu.map_passes import (
     MapConv,
     MapTables,
@@ -64,10 +64,10 @@ CPU = torch.device("cpu")
 CLOUDS = (500, 0), (600, 1), (610, 2)  # the last two are of about one size
 
 
-def launch_of(activation: str | None, dtype: torch.dtype = torch.float16) -> Launch:
+def launch_of(activation: str | None, dtype: torch.dtype = torch.float16) -> BoundLaunch:
     """A launch for tensors of one type, with an activation or without."""
     ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
-    return Launch(tuple, torch.empty(0, C, dtype=dtype), dtype, ending)
+    return BoundLaunch(tuple, torch.empty(0, C, dtype=dtype), dtype, ending)
 
 
 def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
@@ -149,15 +149,17 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
         found = MAPS[name](cloud(rows, seed))
         over = conv_over(*found.sorted, len(found.inputs), MapConv((K, *found.taps, C)))
         made = MapPassLaunch(of, over, (len(found.outputs), K), (K, 1), CPU)
-        bare = made._at_once and made._at_once[0] if activation is None else made._then
-        at_once.append(bare is not None)
+        bound = (
+            made._bound_any and made._bound_any[0] if activation is None else made._bound_epilogue
+        )
+        at_once.append(bound is not None)
         (launcher,) = made._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
-        if bare is not None:
-            assert bare == launcher.bare  # type: ignore[attr-defined]
-            assert bare[1][0] == found.sorted[0].data_ptr()
+        if bound is not None:
+            assert bound == launcher.bound  # type: ignore[attr-defined]
+            assert bound[1][0] == found.sorted[0].data_ptr()
     assert at_once == [False, False, True]
     whole = launch_of(activation, torch.float32)  # depends on how it is multiplied
-    assert MapPassLaunch(whole, over, (len(found.outputs), K), (K, 1), CPU)._bare == {}
+    assert MapPassLaunch(whole, over, (len(found.outputs), K), (K, 1), CPU)._bound == {}
 
 
 def tables_of(found: KernelMap, name: str) -> tuple[MapTables, tuple[int, int]]:
@@ -188,13 +190,13 @@ def test_a_launch_of_a_known_plan_is_given_what_another_is(
         usual = MapPassLaunch(of, describe(tables), shape, (shape[1], 1), CPU)
         key = (*of._kept_for[:3], None, False, of.structure, (2, 16, 16))
         if isinstance(made, RecordedMapPass):
-            bare = usual._at_once[0] if activation is None else usual._then
-            assert (made.kernel, made.given) == bare
+            bound = usual._bound_any[0] if activation is None else usual._bound_epilogue
+            assert (made.kernel, made.given) == bound
             assert made._usual is None
             made = made.usual
         assert made.allocate().shape == usual.allocate().shape == shape
         (one,), (other,) = made._bind(key), usual._bind(key)
-        assert one.bare == other.bare  # type: ignore[attr-defined]
+        assert one.bound == other.bound  # type: ignore[attr-defined]
         usual._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
     assert known == [False, False, False, True]
 
@@ -215,7 +217,7 @@ def test_known_plans_are_those_of_maps_alike() -> None:
 
 def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:
     gpu.says(current_device=-1)
-    of, known = Launch(tuple, torch.empty(0, C).half(), torch.float32, None), []
+    of, known = BoundLaunch(tuple, torch.empty(0, C).half(), torch.float32, None), []
     describe = partial(pairs_pass, K=K, C=C, groups=1)
     for _ in range(3):
         found = submanifold_map(cloud(600, 1))
@@ -226,7 +228,7 @@ def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:
         usual = MapPassLaunch(of, describe(tables), shape, stride, torch.device("cpu"))
         known.append(isinstance(made, RecordedMapPass))
         if isinstance(made, RecordedMapPass):
-            assert [(made.kernel, made.given)] == list(usual._at_once)
+            assert [(made.kernel, made.given)] == list(usual._bound_any)
         usual._bind((*of._kept_for[:3], None, False, "", select.ALIGNED))
     assert known == [False, False, True]
     few = Pairs(pairs.outputs[:1], pairs.inputs[:1], pairs.lengths, 64)

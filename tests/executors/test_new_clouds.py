@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.gpu.launch import Launch, MapPassLaunch
+from layoutconv.gpu.launch import BoundLaunch, MapPassLaunch
 from layoutconv.gpu.map_views import MapPass
 from layoutconv.nn import sparse
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
@@ -184,7 +184,7 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 
 
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
-    of = Launch(tuple, torch.empty(1), torch.float16, None)
+    of = BoundLaunch(tuple, torch.empty(1), torch.float16, None)
     view: Any = object()
     over = MapPass("unusual", lambda: view, (), {"M": 3}, None)
     made = MapPassLaunch(of, over, (3, 2), (2, 1), torch.device("cpu"))

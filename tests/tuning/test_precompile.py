@@ -30,7 +30,7 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.kernel_source import DeferredKernel, source
-from layoutconv.gpu.launch import Launch
+from layoutconv.gpu.launch import BoundLaunch
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.kernels.compile import store
 from layoutconv.ops.execute import execute_cpu
@@ -170,14 +170,17 @@ def test_launches_after_a_dry_call_are_of_kernels_alone(load_by: Callable[[Any],
 
     load_by(lambda view, spec: kernel)
     view, (x, w) = replace(VIEW), (X.half(), W.half())
-    launch, out = Launch(lambda: [view], x, torch.float16, None), torch.ones(1, 6, 6, 16).half()
+    launch, out = (
+        BoundLaunch(lambda: [view], x, torch.float16, None),
+        torch.ones(1, 6, 6, 16).half(),
+    )
     with dry_run.dry():
         launch.run(x, w, out)
     assert not out.any()
     for _ in range(2):
         launch.run(x, w, out.zero_())
         assert bool((out == 3).all())
-    assert [found for found, _ in launch._at_once] == [kernel]
+    assert [found for found, _ in launch._bound_any] == [kernel]
 
 
 def test_what_is_kept_holds_no_cloud() -> None:
