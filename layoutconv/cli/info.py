@@ -16,7 +16,7 @@ from ..base.devices import cuda_driver, driver_is_too_old, version_text
 from .cache import kept_files, size_of
 from .text_table import as_json, print_json, print_pairs
 
-_PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
+_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
 
 
 @click.command(
@@ -69,7 +69,9 @@ def facts() -> dict[str, Any]:
     return {
         "layoutconv": __version__,
         "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
-        "packages": {name: _version(name) for name in _PACKAGES},
+        # torch's own word has the CUDA that it was built for.
+        "packages": {"torch": str(torch.__version__)}
+        | {name: _version(name) for name in _PACKAGES},
         "executor": choose_device("auto")[1],
         "gpus": gpus,
         "no_gpu": None if gpus else why_no_gpu(),

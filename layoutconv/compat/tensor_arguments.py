@@ -101,13 +101,17 @@ def check_places(name: str, places: Any, count: int) -> Tensor:
 
 
 def as_device(name: str, value: Any) -> torch.device:
-    """Return a device that torch knows, the CPU for None.
+    """Return a device that torch knows, and a GPU only if it is there; the CPU for None.
 
     >>> as_device("device", "x")
     Traceback (most recent call last):
     layoutconv.errors.ArgumentError: argument `device`: expected a device of torch, got 'x'
     """
     try:
-        return torch.device("cpu" if value is None else value)
+        found = torch.device("cpu" if value is None else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(name, "a device of torch", shown(value)) from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        expected = f"a device of this machine, where torch sees {torch.cuda.device_count()} GPUs"
+        raise ArgumentError(name, expected, shown(value))
+    return found

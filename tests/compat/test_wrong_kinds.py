@@ -257,3 +257,9 @@ def test_dense_coordinates_are_those_of_nonzero():
         modes = (shape[0], *shape[2:])
         assert cells.dtype == torch.int32
         assert torch.equal(cells.long(), torch.ones(modes).nonzero())
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    """Also where torch would fail within the call: a build for CUDA on a machine without one."""
+    with pytest.raises(ArgumentError, match="`device`: expected a device of this machine, where"):
+        ME.utils.batched_coordinates([COORDS], device="cuda:63")
