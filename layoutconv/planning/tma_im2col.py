@@ -78,8 +78,8 @@ class Im2col:
     def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
         """Return the base pixel of row ``m``: its spatial coordinates, fastest first, and image.
 
-        ``divisor`` turns an extent into what rows are divided by. Rows past the last lie in images
-        past the last.
+        ``divisor`` turns an extent into what rows are divided by. Rows past the last lie in further
+        images.
         """
         shape = (*(divisor(mode.rows) for mode in self.modes), 1)
         steps = (*(mode.step * E(i) for i, mode in enumerate(self.modes)), E(len(self.modes)))
@@ -111,6 +111,13 @@ class Im2col:
         """
         count = -(-(rows + self.halo) // MOST_PIXELS)
         return count, -(-(rows + self.halo) // (count * PERIOD)) * PERIOD
+
+    @property
+    def ends(self) -> bool:
+        """Return whether columns past the last are channels past the last, hence zeros."""
+        stored, (channels, *taps) = self.channels[0], self.columns
+        alone = product(tuple(taps)) == 1 and not (self.images_along_k or self.group_step)
+        return alone and not (is_runtime(stored) or self.start[0]) and stored == channels
 
     def of_first_tap(self, halo: int) -> Im2col:
         """Return this without the slowest mode of k: a tile with ``halo`` more rows serves its
@@ -286,30 +293,31 @@ def _copies(spec: KernelSpec, operand: int) -> bool:
 
 
 def _of_rows(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
-    """Return an operand whose rows are pixels, if every k-tile lies within one tap; else None."""
+    """Return an operand whose rows are pixels, if every k-tile lies within one tap of one image;
+    else None.
+    """
     tile, found = spec.tile, pixels_of(view, spec.along)[operand]
     if (tile.m, tile.n)[operand] > MOST_PIXELS or not found:
         return None
     if tile.halo_taps > 1:
         found = found.of_first_tap(halo_of(view, tile).halo)
-    channels, *taps = found.columns
-    stored = found.channels[0]
-    ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
-    whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
-    return found if whole and found.fits else None
+    within = found.columns[0] % tile.k == 0 or found.ends
+    return found if within and found.fits else None
 
 
 def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     """Return an operand of sums over pixels, if every line of a tile lies within one tap.
 
-    Only for 16 bits, which wgmma reads M/N-major.
+    Only for 16 bits, which wgmma reads M/N-major, and pixels of all images.
     """
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
     if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.halo_taps > 1:
         return None
+    if found.images_along_k:
+        return None
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
-    whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
-    return found if whole and found.fits else None
+    within = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
+    return found if within and found.fits else None
 
 
 def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
