@@ -321,10 +321,18 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
 
 
 def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return columns with the leading modes that form one run of channels merged."""
+    """Return columns with the leading modes that form one run of channels merged.
+
+    A kernel may serve every number of repetitions of a run, if that is the last mode: then this is
+    one of them, which a k-tile has to lie within.
+    """
     (extent, step), *taps = columns
-    while taps and (taps[0][1].path, taps[0][1].value) == (step.path, extent * step.value):
-        extent, taps = extent * taps[0][0], taps[1:]
+    reach = extent
+    while taps and (taps[0][1].path, taps[0][1].value) == (step.path, reach * step.value):
+        (count, _), *taps = taps
+        reach = reach * count
+        if taps or not is_runtime(count):
+            extent = reach
     return [(extent, step), *taps]
 
 
