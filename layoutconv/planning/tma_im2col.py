@@ -63,6 +63,7 @@ class Im2col:
     step of each in a coordinate (channel, \\*offsets); ``start``, that coordinate at column 0;
     ``group_step``, the channels that l adds. Tiles have ``halo`` more pixels than rows. With
     ``images_along_k`` the columns are those of an image, and further ones those of the next.
+    ``whole``: the rows are all images of the tensor, so that rows past the last are zeros.
     """
 
     modes: tuple[Mode, ...]
@@ -74,6 +75,7 @@ class Im2col:
     group_step: int = 0
     halo: int = 0
     images_along_k: bool = False
+    whole: bool = False
 
     def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
         """Return the base pixel of row ``m``: its spatial coordinates, fastest first, and image.
@@ -177,7 +179,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
         return None
     (channels, channel), *taps = _joined(columns)
     images_along_k = bool(taps) and taps[-1][1].path not in {d.path for _, d in rows}
-    *spatial, (_, image) = [*rows, taps.pop()] if images_along_k else rows
+    *spatial, (images, image) = [*rows, taps.pop()] if images_along_k else rows
     modes = [d.path[0] for _, d in spatial]
     # Exactly one row mode, or the channel, moves each mode of memory.
     every = sorted([*modes, image.path[0], channel.path[0]])
@@ -213,6 +215,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
         tuple(start),
         int(groups[0][1].value) if groups else 0,
         images_along_k=images_along_k,
+        whole=not images_along_k and _is_same(images, storage.shape[image.path[0]]),
     )
     return found if _has_room(found, taps) else None
 
@@ -239,8 +242,8 @@ def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
     """Return A as an im2col matrix whose tiles TMA copies; None if it cannot.
 
     A k-tile must lie within one tap, or there must be only one tap: channels past the last read as
-    zeros. Where sums run over pixels, rows past the last of A reach no row of D. With halo reuse,
-    TMA loads the first of the taps that share rows.
+    zeros. Rows past the last of A reach no row of D, but statistics count them: then these must be
+    zeros. With halo reuse, TMA loads the first of the taps that share rows.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from .tile import specialized
@@ -299,6 +302,8 @@ def _of_rows(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     tile, found = spec.tile, pixels_of(view, spec.along)[operand]
     if (tile.m, tile.n)[operand] > MOST_PIXELS or not found:
         return None
+    if _are_counted(spec, operand) and not found.whole:
+        return None
     if tile.halo_taps > 1:
         found = found.of_first_tap(halo_of(view, tile).halo)
     within = found.columns[0] % tile.k == 0 or found.ends
@@ -313,11 +318,23 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
     if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.halo_taps > 1:
         return None
-    if found.images_along_k:
+    if found.images_along_k or (_are_counted(spec, operand) and not found.ends):
         return None
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     within = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
     return found if within and found.fits else None
+
+
+def _are_counted(spec: KernelSpec, operand: int) -> bool:
+    """Return whether rows of an operand past the last one count, unless they are zeros."""
+    return operand == 0 and "statistics" in spec.epilogue.split()
+
+
+def _is_same(extent: Any, other: Any) -> bool:
+    """Return whether extents are equal whatever the values of runtime integers."""
+    if is_runtime(extent) or is_runtime(other):
+        return str(extent) == str(other)
+    return int(extent) == int(other)
 
 
 def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

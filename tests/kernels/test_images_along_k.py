@@ -1,6 +1,7 @@
-"""Views that users may write, in which TMA's images lie along k or m.
+"""Views that users may write, in which TMA's images lie along k or m, or are not all rows of A.
 
-A copy stays within one image along k, and the rows of further ones are not those of the first.
+A copy stays within one image along k, the rows of further ones are not those of the first, and
+statistics count no row past the last.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import pytest
 import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout
+from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import legality
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.tile import specialized
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major, runtime, static
 
 from .launcher import (
     Case,
+    check_epilogue,
     check_exact,
     check_view_runs,
     compile_spec,
@@ -86,3 +89,46 @@ def test_rows_of_further_images_are_theirs() -> None:
     view = of_images(64, 3, 80)
     assert im2col_of_a(view, spec_of(view, F16, BY_WARP, "sm_90a")) is None
     check_view_runs(view, F16, BY_THREADS, arch="sm_90a")
+
+
+def exchanged(problem: ConvProblem) -> GemmView:
+    """A filter's gradient whose rows are the taps."""
+    view = wgrad_view(problem)
+    return GemmView(view.b, view.a, matrix(view.n, view.m))
+
+
+def few_channels(used: int, stored: int) -> GemmView:
+    """Sums over pixels, of the first channels of A alone."""
+    view, W = of_images(64, 1, 50), static(50, "K")
+    memory = Layout((W, stored), (stored, 1))
+    a = ComposedLayout(memory, 0, Layout((used, W), (E(1), E(0))))
+    return GemmView(a, view.b, matrix(used, 64))
+
+
+COUNTED: dict[str, tuple[GemmView, TileConfig, bool]] = {
+    "all rows of a matrix": (
+        GemmView(matrix(40, 64), matrix(64, 64), matrix(40, 64)), BY_THREADS, True,
+    ),
+    "first rows of a matrix": (
+        GemmView(matrix(40, 64, of=100), matrix(64, 64), matrix(40, 64)), BY_THREADS, False,
+    ),
+    "images": (fprop_view(ConvProblem((3, 9, 64), (64, 3))), BY_THREADS, True),
+    "images along k": (product(40, 64), BY_THREADS, False),
+    "taps": (
+        exchanged(ConvProblem((1, 20, 64), (64, 3), padding=1)),
+        specialized((128, 64, 64), (8, 1), 3), False,
+    ),
+    "all channels": (few_channels(40, 40), BY_THREADS, True),
+    "first channels": (few_channels(40, 128), BY_THREADS, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_statistics_count_no_row_past_the_last(name: str) -> None:
+    """TMA brings A only where such rows are zeros; without statistics it brings all of these."""
+    view, tile, zeros = COUNTED[name]
+    spec = spec_of(view, F16, tile, "sm_90a")
+    assert im2col_of_a(view, spec) is not None
+    counting = spec_of(view, F16, tile, "sm_90a", epilogue="statistics")
+    assert (im2col_of_a(view, counting) is not None) == zeros
+    check_epilogue(view, F16, tile, "statistics")
