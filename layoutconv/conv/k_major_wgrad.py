@@ -30,6 +30,8 @@ from .problem import ConvProblem
 
 RUN = 32  # voxels
 VECTOR = 4  # numbers of 16 bytes
+MOST = 1 << 31  # elements of all runs, and voxels of a tensor, that the kernel numbers
+MOST_CHANNELS = 65535 * 64  # of a grid's second mode, 64 to a CTA
 MOST_MODES = 3  # of rows beside the runs: TMA has five, and takes one for the elements of a run
 Triple = tuple[int, int, int]  # along D, H and W
 
@@ -71,6 +73,12 @@ class VoxelRuns(NamedTuple):
         """The number of elements of all runs."""
         return prod(self.shape)
 
+    @property
+    def fits(self) -> bool:
+        """True if there are elements, and no more of anything than the kernel numbers."""
+        *voxels, channels = self.source
+        return 0 < self.size < MOST and prod(voxels) < MOST and channels <= MOST_CHANNELS
+
 
 class KMajorWgrad(NamedTuple):
     """The gradient of a filter as a product of K-major copies.
@@ -91,15 +99,15 @@ def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
     """Yield the ways to window all taps but those along modes with a stride; not those along D,
     either, which is short in videos; and to copy all.
 
-    Nothing for groups, for channels that are no whole vectors, and for a way with more modes than
-    TMA has.
+    Nothing for no images, for groups, for channels that are no whole vectors, and for a way with
+    more modes than TMA has.
 
     >>> for found in k_major_wgrads(ConvProblem((2, 8, 8, 16), (32, 3, 3), padding=1)):
     ...     print(found.view.b.inner, found.b.shape, found.b.grid)
     ((C*S,R),(32,J)):((1@2,1@1),(1@3,1@0)) (25, 16, 1, 32) (1, 9, 9)
     ((C,S*R),(32,J)):((1@2,1@1),(1@3,1@0)) (4, 16, 9, 32) (1, 8, 8)
     """
-    if problem.groups > 1 or problem.C % VECTOR or problem.K % VECTOR:
+    if not problem.N or problem.groups > 1 or problem.C % VECTOR or problem.K % VECTOR:
         return
     modes = zip(problem.taps, problem.stride, strict=True)
     adjacent = tuple(i for i, (taps, stride) in enumerate(modes) if taps > 1 and stride == 1)

@@ -14,9 +14,6 @@ from ..conv.k_major_wgrad import VECTOR, VoxelRuns
 from ..view.operands import row_major
 from .voxel_runs import voxel_runs
 
-MOST = 1 << 31  # elements that the kernel counts
-MOST_CHANNELS = 65535 * 64  # of a grid's second mode, 64 to a CTA
-
 
 def k_major_copy(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     """A copy of a filter as ``k_major_filter`` makes it, of the same arguments.
@@ -47,10 +44,9 @@ def runs_of(shape: tuple[int, ...]) -> VoxelRuns | None:
     >>> runs_of((8, 3, 3, 4)).shape, runs_of((8, 3, 3, 5))
     ((1, 4, 9, 8), None)
     """
-    if len(shape) < 2 or not 0 < prod(shape) < MOST:
+    if len(shape) < 2 or shape[0] % VECTOR or shape[-1] % VECTOR:
         return None
     K, *taps, C = shape
-    if K % VECTOR or C % VECTOR or C > MOST_CHANNELS:
-        return None
     along_w, one, zero = (1, 1, prod(taps)), (1, 1, 1), (0, 0, 0)
-    return VoxelRuns((K, *along_w, C), one, one, along_w, zero, one, one, 1, K)
+    found = VoxelRuns((K, *along_w, C), one, one, along_w, zero, one, one, 1, K)
+    return found if found.fits else None

@@ -231,8 +231,8 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
         short = (problem.K < ROWS) + (problem.C < ROWS)
         slower = SHORT_OF_ROWS**short if volumes else 1.0
         for each in k_major_wgrads(problem):
-            fits = of.dtype.itemsize * (each.a.size + each.b.size) <= WORKSPACE
-            if fits and max(each.a.size, each.b.size) < MOST:
+            small = of.dtype.itemsize * (each.a.size + each.b.size) <= WORKSPACE
+            if small and each.a.fits and each.b.fits:
                 shapes = each.a.shape, each.b.shape, expected(each.view).d.shape
                 yield Packed((each.view,), shapes, each.a, each.b, slower=slower)
     if problem.K > FEW and problem.K % of.vector:
@@ -314,10 +314,10 @@ def dgrad_packings(
     if vector > K:
         widths.add(max(of.least, 1 << (K - 1).bit_length()))
     for width in sorted(widths):
-        if problem.N * prod(problem.output_spatial) * width >= MOST:
+        shapes = (*problem.output[:-1], width), (width, *problem.taps, problem.C)
+        if prod(shapes[0]) >= MOST or (width != K and prod(shapes[1]) >= MOST):
             continue
         views = direct if width == K else views_of(width)
-        shapes = (*problem.output[:-1], width), (width, *problem.taps, problem.C)
         a = b = None
         if width != K:
             a, b = LinePacking.resized(K, width), LinePacking.resized(K * row, width * row)

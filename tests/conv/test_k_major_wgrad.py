@@ -97,6 +97,21 @@ def test_which_taps_have_copies(problem: ConvProblem, copies: list[int]) -> None
     assert [found.b.shape[2] for found in k_major_wgrads(problem)] == copies
 
 
+def test_no_images_have_no_runs() -> None:
+    for rank in (1, 2, 3):
+        empty = ConvProblem((0, *(5, 9, 9)[:rank], 8), (8, *(3,) * rank), padding=1)
+        assert not [*k_major_wgrads(empty)]
+
+
+def test_a_kernel_numbers_voxels_in_32_bits() -> None:
+    """A stride leaves few of them in the copy, and all of them in the tensor."""
+    few, many = (ConvProblem((1, W, W, 4), (64, 1, 1), stride=3) for W in (46340, 46341))
+    for problem, fits in ((few, True), (many, False)):
+        (found,) = k_major_wgrads(problem)
+        assert found.b.size < 1 << 31
+        assert found.b.fits == fits
+
+
 def test_zeros_between_images_are_shared() -> None:
     """The padding lies between lines and between images once."""
     found, *_ = k_major_wgrads(ConvProblem((2, 14, 14, 4), (4, 3, 3), padding=1))

@@ -187,6 +187,22 @@ def test_odd_filters_of_too_many_cells_are_not_copied() -> None:
     assert packed_dgrad(many, dgrad_views(many), of_width(many), HALF) is None
 
 
+def test_filters_of_too_many_elements_are_not_padded() -> None:
+    """A padded filter is one line of a copy, of fewer than 2^31 elements."""
+    few, many = (ConvProblem((256, 4, 4, C), (1023, 3, 3), padding=1) for C in (1 << 17, 1 << 18))
+    found = packed_dgrad(few, dgrad_views(few), of_width(few), TF32)
+    assert found is not None
+    assert found.k_major
+    assert packed_dgrad(many, dgrad_views(many), of_width(many), TF32) is None
+
+
+def test_channels_of_too_many_ctas_are_not_copied_to_runs() -> None:
+    """A grid's second mode has 65,535 CTAs of 64 channels at most."""
+    few, many = (ConvProblem((1, 8, 128), (K, 8)) for K in (65535 * 64, 65536 * 64))
+    assert packed_wgrad(few, [wgrad_view(few)], TF32) is not None
+    assert packed_wgrad(many, [wgrad_view(many)], TF32) is None
+
+
 def test_what_is_not_exchanged() -> None:
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), stride=2)) is None
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), padding=3)) is None
