@@ -17,6 +17,7 @@ from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, operands, 
 
 Interval = tuple[int, int]  # least and greatest
 MAX_GROUPS = 65535  # the third extent of a grid
+END = 2**31  # of a coordinate, which the kernel keeps in 32 bits
 
 
 class UnsupportedViewError(ValueError):
@@ -47,7 +48,7 @@ def check_bounds(view: GemmView, along: tuple[int, int]) -> None:
     for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
         for mode in stages(layout)[0].layout.shape[:2]:
             size = prod(map(int, flatten(mode)))
-            if size >= 2**31:
+            if size >= END:
                 _refuse(name, "fewer than 2^31 rows and columns", size)
         left = mode_left(layout, 1 - columns)
         if left is not None:
@@ -88,7 +89,7 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             name, "at most one index buffer, between a first map and memory", chain[at[0]].layout
         )
     if at:
-        if chain[at[0]].layout.shape[0] >= 2**31:
+        if chain[at[0]].layout.shape[0] >= END:
             _refuse(name, "fewer than 2^31 index entries", int(chain[at[0]].layout.shape[0]))
         first, *rest = chain[at[0]].layout.stride
         if not isinstance(first, CustomStride) or first.stride.path != (0,):
@@ -112,7 +113,8 @@ def _path(stride: Any) -> tuple[int, ...]:
 def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | None:
     """Return bounds that a coordinate can leave without a check in the kernel, and its interval.
 
-    None if there are none. The kernel checks the modes that rows move, and index-buffer entries.
+    None if there are none. The kernel checks the modes that rows move, and index-buffer entries;
+    all of these in 32 bits.
     Rows are mode ``row_mode`` of the layout, 0 or 1; the maps have passed ``check_maps``.
 
     >>> from layoutconv.algebra import ComposedLayout, E, Layout
@@ -132,6 +134,8 @@ def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | No
     for at, stage in enumerate(chain[1:], start=1):
         for mode, (low, high) in enumerate(intervals):
             extent = int(stage.layout.shape[mode])
+            if low < -END or high >= END:
+                return f"mode {mode} inside [-2^31, 2^31) of {stage.layout}", (low, high)
             checked = (at == 1 and mode in rows) or (mode == 0 and gathers(chain[at - 1]))
             if not checked and (low < 0 or high >= max(extent, 1)):
                 return f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout, SymInt
+from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.planning.tile import TileConfig
-from layoutconv.planning.view_rules import check_view
-from layoutconv.view.gemm_view import GemmView
+from layoutconv.planning.view_rules import UnsupportedViewError, check_view
+from layoutconv.view.gemm_view import GemmView, through_coordinates
 from layoutconv.view.operands import filter_operand, indexed_rows, row_major
 
 from .launcher import Case, compiled_view, reference, run_case
@@ -40,3 +42,22 @@ def test_rows_outside_the_map_read_zeros() -> None:
         expected, written = reference(case)
         assert torch.equal(ran.out.double(), expected), shift
         assert torch.equal(ran.written, written), shift
+
+
+def test_coordinates_beyond_32_bits_are_refused() -> None:
+    """The kernel would wrap them, and find them in bounds."""
+    near, far = (
+        ConvProblem((1, 64, 32), (32, 1), stride=1 << 24, padding=((cells, cells),))
+        for cells in (1 << 30, 1 << 32)
+    )
+    check_view(fprop_view(near))
+    check_view(wgrad_view(near), (0, 0))
+    with pytest.raises(UnsupportedViewError, match=r"`a` .* mode 1 inside \[-2\^31, 2\^31\)"):
+        check_view(fprop_view(far))
+    with pytest.raises(UnsupportedViewError, match=r"`b` .* mode 1 inside"):
+        check_view(wgrad_view(far), (0, 0))
+    rows = Layout((40, 64), ((1 << 26) * E(0), E(0)))  # of memory that is one mode
+    a = ComposedLayout(Layout((40 << 26,), (1,)), 0, rows)
+    b, d = fprop_view(ConvProblem((40, 1, 64), (64, 1))).b, Layout((40, 64), (64, 1))
+    with pytest.raises(UnsupportedViewError, match=r"`a` .* mode 0 inside"):
+        check_view(through_coordinates(GemmView(a, b, d)))
