@@ -49,7 +49,8 @@ def padded_channels(view: GemmView, k_tile: int) -> GemmView | None:
 
 
 def has_padded_channels(view: GemmView) -> bool:
-    """Return whether a tap of A has more channels than memory: :func:`padded_channels` made it so.
+    """Return whether a tap of A has more channels than memory, as :func:`padded_channels` names
+    them: other columns may leave memory where rows of k are pixels.
 
     Only TMA masks them; threads that copy would read the elements beyond the channels.
 
@@ -60,7 +61,7 @@ def has_padded_channels(view: GemmView) -> bool:
     """
     first, *rest = stages(view.a)
     channels, step = (flatten(part)[0] for part in (first.layout.shape[1], first.layout.stride[1]))
-    if not rest or not isinstance(step, ScaledBasis) or is_runtime(channels):
+    if not rest or not isinstance(step, ScaledBasis) or str(channels) != LETTER:
         return False
     stored = rest[0].layout.shape[step.path[0]]
     return not is_runtime(stored) and int(channels) > int(stored)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import legality
@@ -17,6 +18,7 @@ from layoutconv.planning.schedule import KernelSchedule, Load
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.view.gemm_view import GemmView, locate
+from layoutconv.view.operands import row_major, static
 
 from ..grid_cover import with_deep
 from .launcher import (
@@ -123,6 +125,18 @@ def test_threads_do_not_copy_padded_channels() -> None:
     for tile in (TileConfig((64, 64, 32)), specialized((64, 64, 32), (4, 1), 3)):
         spec = spec_of(view, F16, tile, "sm_90a", aligned=(8, 16, 16))
         assert any("padded channels" in reason for reason in legality.reasons(view, spec))
+
+
+def test_pixels_past_memory_are_no_padded_channels() -> None:
+    """Where sums run over pixels, more of them than memory has are padding of the convolution."""
+    pixels, memory, modes = static(20, "Q"), row_major((16, 64)), (E(1), E(0))
+    a, b = (ComposedLayout(memory, (at, 0), Layout((64, pixels), modes)) for at in (-2, -3))
+    results = Layout((64, 64), (E(0), E(1)))
+    view = GemmView(a, b, ComposedLayout(row_major((64, 64)), 0, results))
+    assert not has_padded_channels(view)
+    for arch in ("sm_80", "sm_90a"):
+        choice = choose_kernel(view, F16, MACHINES[arch])
+        check_view_runs(view, F16, choice.spec.tile, arch=arch)
 
 
 def test_what_is_not_padded() -> None:
