@@ -72,7 +72,7 @@ def im2col_tma_atom(
 
 def _upper(mode: Any, args: Arguments) -> Any:
     rows, extent = args.integer(mode.rows, Int32), args.integer(mode.extent, Int32)
-    return mode.lower + (rows - 1) * mode.step - (extent - 1)
+    return Int32(mode.lower + (rows - 1) * mode.step - (extent - 1))
 
 
 def _distance(stride: Any, args: Arguments, data: Data) -> Any:

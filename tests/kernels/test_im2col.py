@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from layoutconv.algebra import Layout
+from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.kernels.gemm import pipeline, tma_im2col_copy
@@ -21,6 +21,7 @@ from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import row_major
 from tools.ptx_sim import tensor_map
 from tools.ptx_sim.boxes import elements
 from tools.ptx_sim.instructions import tensor_copy
@@ -122,6 +123,18 @@ def test_a_copy_brings_what_the_layout_says() -> None:
                 got = brought(found, m, int(k), l, (rows, 32))
                 seen += check_brought(got, (offset, there), m, k, rows)
     assert seen > 10**4
+
+
+def test_a_box_may_be_larger_than_constant_memory() -> None:
+    """By padding of more cells than the filter has, in a view whose extents are no arguments."""
+    rows = Layout(((12, 3), 64), ((E(1), E(0)), E(2)))  # nine pixels between three of padding
+    view = GemmView(
+        ComposedLayout(row_major((3, 9, 64)), (0, -1, 0), rows),
+        ComposedLayout(row_major((64, 64)), 0, Layout((64, 64), (E(0), E(1)))),
+        ComposedLayout(row_major((3, 12, 64)), 0, rows),
+    )
+    assert im2col_of_a(view, spec_of(view, torch.float16, HALF, "sm_90a")) is not None
+    check_view_runs(view, torch.float16, HALF, arch="sm_90a")
 
 
 def test_which_numbers_are_arguments() -> None:
