@@ -6,6 +6,7 @@ The time of a tile counts waves of CTAs, and the tail of the last wave (``tile_t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from .candidates import FEW_PARTS, candidates
 from .kernel_spec import BYTES
@@ -116,7 +117,8 @@ def _group_pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, i
 
 
 def expected_ratio(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
-    """Return the expected time of a tile over that of the model's pick: at least about 1.
+    """Return the expected time of a tile over that of the model's pick: at least about 1, and
+    infinity for a tile that the table does not have, or has no more.
 
     >>> from .machine import MACHINES
     >>> problem, machine = Problem(4096, 256, 2304, 256, "float16", 2), MACHINES["sm_90a"]
@@ -124,7 +126,10 @@ def expected_ratio(problem: Problem, tile: TileConfig, splits: int, machine: Mac
     1.0
     """
     pick = expected_time(problem, *next(ranked(problem, machine)), machine)
-    return expected_time(problem, tile, splits, machine) / pick
+    try:
+        return expected_time(problem, tile, splits, machine) / pick
+    except (KeyError, StopIteration):
+        return inf
 
 
 def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:

@@ -16,7 +16,7 @@ from layoutconv.gpu import measured_choices
 from layoutconv.gpu.measured_choices import MeasuredChoice, find, key_of, remember, size_class
 from layoutconv.planning.cost_model import Problem, expected_ratio
 from layoutconv.planning.machine import MACHINES
-from layoutconv.planning.tile import TileConfig, specialized
+from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.planning.tile_json import tile_to_json
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
@@ -122,6 +122,14 @@ def test_it_holds_for_sizes_where_the_model_expects_no_more_of_its_pick() -> Non
     remember(KEY, MACHINE, replace(CHOICE, microseconds=5.8, tile=tile, expected=ratio))
     assert find(KEY, other, MACHINE) is None
     assert find(KEY, raced, MACHINE) == (tile, 1)
+
+
+@pytest.mark.parametrize(
+    "tile", [specialized((64, 48, 64), (4, 1), 2), persistent((192, 48, 64), (12, 1), 2)]
+)
+def test_a_tile_that_the_table_has_no_more_is_not_found(tile: TileConfig) -> None:
+    remember(KEY, MACHINE, replace(CHOICE, tile=tile, expected=1.0))
+    assert find(KEY, PROBLEM, MACHINE) is None
 
 
 def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
