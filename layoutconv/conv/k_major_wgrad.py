@@ -10,7 +10,8 @@ same row some voxels further on (*windowed*). Lines then have the same pitch in 
 the padding between them, and neighbouring images share these zeros. TMA starts at whole vectors,
 and is faster at whole lines of memory, but the next tap along W is the next voxel. So a run takes
 one voxel from each of 32 stretches of the grid: the next run has the next voxel of each. Stretches
-go on for as long as taps reach, so the shorter of D and H is the faster one in the grid.
+go on for as long as taps reach, so the shorter of D and H is the faster one in the grid if taps
+along D are windowed.
 
 All runs of one voxel lie together, channel by channel. Long rows, one for each channel, would be
 read a line at a time, each from another page of memory.
@@ -137,7 +138,8 @@ class Grid(NamedTuple):
         """
         cells, order = list(problem.output_spatial), list(range(problem.rank))
         for mode in windowed:
-            extent, (near, far) = problem.spatial[mode], problem.padding[mode]
+            near, far = problem.padding[mode]
+            extent = problem.spatial[mode] + min(far, 0)  # no window reads cells behind these
             cells[mode] = max(cells[mode], extent + near, extent + far)
         if problem.rank == 3 and 0 in windowed and cells[0] < cells[1]:
             order[:2] = 1, 0

@@ -47,8 +47,9 @@ def _by_torch(x: Tensor, how: VoxelRuns) -> Tensor:
         at = at.clamp(0, extent - 1)[None, :, None, None]
         places = (places[:, None, ..., None] + at * pitch).flatten(0, 1).flatten(2)
         inside = (inside[:, None, ..., None] & there[None, :, None, None]).flatten(0, 1).flatten(2)
-    found = x.reshape(-1, C)[places.flatten(1)] * inside.expand(places.shape).flatten(1)[..., None]
+    inside = inside.expand(places.shape).flatten(1)[..., None]
+    found = x.reshape(-1, C)[places.flatten(1)].where(inside, 0)
     cells = torch.arange(how.runs)[:, None] + how.span * torch.arange(how.run)
     there = cells < N * prod(how.grid)
-    taken = found[:, cells.clamp(max=N * prod(how.grid) - 1)] * there[..., None]
+    taken = found[:, cells.clamp(max=N * prod(how.grid) - 1)].where(there[..., None], 0)
     return taken.permute(1, 3, 0, 2).contiguous()

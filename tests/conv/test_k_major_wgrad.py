@@ -112,6 +112,25 @@ def test_a_kernel_numbers_voxels_in_32_bits() -> None:
         assert found.b.fits == fits
 
 
+def test_runs_have_zeros_outside_the_tensor_whatever_is_in_it() -> None:
+    (found,) = k_major_wgrads(ConvProblem((2, 5, 4), (4, 3), stride=2, padding=2))
+    holes = torch.full(found.b.source, torch.nan)
+    runs, of_ones = voxel_runs(holes, found.b), voxel_runs(torch.ones(found.b.source), found.b)
+    assert torch.equal(runs.isnan(), of_ones == 1)
+    assert torch.equal(runs.nan_to_num(0.0), torch.zeros_like(runs))
+
+
+@pytest.mark.parametrize("near", [0, 2])
+def test_cells_that_no_window_reads_are_in_no_run(near: int) -> None:
+    """Negative padding leaves them out: an infinity there would meet a zero of the gradient."""
+    problem = ConvProblem((2, 7, 6, 4), (4, 3, 2), padding=((near, -2), (near, -1)))
+    y, x = integers(*problem.output), integers(*problem.activation)
+    want = execute(wgrad_view(problem), y, x)
+    x[:, -2:] = x[:, :, -1:] = torch.inf
+    for found in k_major_wgrads(problem):
+        assert torch.equal(computed(found, y, x).view(want.shape), want)
+
+
 def test_zeros_between_images_are_shared() -> None:
     """The padding lies between lines and between images once."""
     found, *_ = k_major_wgrads(ConvProblem((2, 14, 14, 4), (4, 3, 3), padding=1))
