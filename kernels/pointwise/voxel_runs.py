@@ -32,7 +32,7 @@ NUMBERS = 26  # of ``VoxelRuns``
 def build(arch: str, dump: str | None = None) -> Any:
     """Compile the kernel: return a TVM-FFI function ``f(source, target, numbers)``.
 
-    ``source`` and ``target`` are the memory of the tensor and of its rows, float32 vectors that
+    ``source`` and ``target`` are the memory of the tensor and of its runs, float32 vectors that
     start at multiples of 16 bytes, neither empty; ``numbers`` are ``VoxelRuns.numbers``. With a
     folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
@@ -116,7 +116,7 @@ class VoxelRunsKernel:
                 cute.autovec_copy(result, to)
 
     def tap(self, numbers: Any, divisors: Any, tap: Any) -> list[Any]:
-        """Return the start of a tap's rows, position 0, along D, H and W."""
+        """Return the start of a tap's runs, position 0, along D, H and W."""
         start, apart = numbers[14:17], numbers[20:23]
         tap, along_w = divmod(tap, divisors[4])
         along_d, along_h = divmod(tap, divisors[3])

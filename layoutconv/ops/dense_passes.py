@@ -3,6 +3,7 @@
 There is no dispatcher and no gradient here: ``dense_operators`` registers these functions as torch
 operators, and ``dense_calls`` binds their views to launches. Functions take and return torch's
 shapes, (N, C, D, H, W), results in ``channels_last`` memory; views have the order of memory,
+(N, D, H, W, C).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel that makes rows over voxels, in the machine, against torch."""
+"""The kernel that makes runs over voxels, in the machine, against torch."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ FILTERS = [(72, 3, 3, 12), (8, 1, 132)]
 
 def every() -> list[VoxelRuns]:
     found: list[KMajorWgrad] = [each for p in PROBLEMS for each in k_major_wgrads(p)]
-    of_filters = [rows for shape in FILTERS if (rows := runs_of(shape)) is not None]
-    return list(dict.fromkeys([*(r for each in found for r in (each.a, each.b)), *of_filters]))
+    of_filters = [runs for shape in FILTERS if (runs := runs_of(shape)) is not None]
+    return list(dict.fromkeys([*(how for each in found for how in (each.a, each.b)), *of_filters]))
 
 
-@pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.runs}")
+@pytest.mark.parametrize("how", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.runs}")
 @pytest.mark.chessboard
-def test_rows_are_those_of_torch(rows: VoxelRuns) -> None:
+def test_runs_are_those_of_torch(how: VoxelRuns) -> None:
     function, program = simulated(build, "sm_80")
-    x = torch.arange(1.0, 1 + torch.Size(rows.source).numel()).view(rows.source)
-    want = voxel_runs(x, rows)
+    x = torch.arange(1.0, 1 + torch.Size(how.source).numel()).view(how.source)
+    want = voxel_runs(x, how)
     memory, out, ready = Memory(), torch.full_like(want, 77), []
     for tensor, written in ((x, False), (out, True)):
         own = {"writable": written, "output": written}
         address = memory.add(tensor.view(-1).numpy(), "d" if written else "x", **own)
         ready.append(DeviceTensor(address, (tensor.numel(),), "float32"))
-    launch = launch_of(program, function, *ready, rows.numbers)
-    runs, C, taps, width = rows.shape
+    launch = launch_of(program, function, *ready, how.numbers)
+    runs, C, taps, width = how.shape
     assert launch.grid == (-(-(runs * width) // SIDE) * taps, -(-C // SIDE), 1)
     run(program, memory, launch.arguments, launch.grid, shared_bytes=launch.shared_bytes)
     assert memory.written(memory.find("d")).all()
