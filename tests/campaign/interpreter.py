@@ -20,7 +20,10 @@ from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
 GEMM = "implicit_gemm"
 # Of other kinds of kernels, which arguments they write.
-WRITES = {"dot": (2,), "gather": (6, 7), "pack lines": (1,), "segment sum": (2,), "reduce": (1,)}
+WRITES = {
+    "dot": (2,), "gather": (6, 7), "pack lines": (1,), "segment sum": (2,), "reduce": (1,),
+    "voxel runs": (1,),
+}  # fmt: skip
 ADDRESSES = {"dot": (5, 6)}  # and which are tuples of addresses that they read
 COLUMNS, SOURCES, STATISTICS = 8, 9, 10  # arguments of the template
 
