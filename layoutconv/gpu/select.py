@@ -361,7 +361,8 @@ def _summed(view: GemmView, along: tuple[int, int]) -> int:
         return view.k
     channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
     rows = torch.arange(0, view.m, max(1, view.m // 4096))
-    _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
+    a = view.at(0).a if len(view.a.shape) > 2 else view.a  # groups have the same taps
+    _, there = locate(a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
     return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
+from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.kernel_spec import can_skip, skips_sums
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view, tile_taps
 from layoutconv.sparse.maps.tap_pairs import Pairs, pairs_of
@@ -16,7 +18,16 @@ from layoutconv.sparse.views import pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
-from .launcher import Case, Ran, check_exact, compiled_view, half_line, reference, run_case
+from .launcher import (
+    Case,
+    Ran,
+    check_exact,
+    compile_spec,
+    compiled_view,
+    half_line,
+    reference,
+    run_case,
+)
 
 PROBLEMS = {
     "a small output": ConvProblem((40, 3, 4, 64), (64, 2, 4)),
@@ -63,6 +74,18 @@ def test_taps_that_no_row_has_are_not_multiplied(name: str, dtype: torch.dtype) 
         if can_skip(view, (1, 0), tile) and name in ("a small output", "three modes"):
             k_tiles = -(-view.m // tile.m) * -(-view.n // tile.n) * -(-view.k // tile.k)
             assert products(skipping) < k_tiles * of_a_k_tile(tile, dtype)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_groups_leave_out_the_taps_that_each_lacks(arch: str) -> None:
+    """The model counts the taps of one group, since all have the same."""
+    problem = ConvProblem((64, 2, 2, 32), (128, 3, 3), padding=1, groups=2)
+    (view,) = dgrad_views(problem, images_first=True)
+    choice = choose_kernel(view, torch.float16, MACHINES[arch], splits=1)
+    assert choice.spec.skip
+    assert choice.problem.k == view.k * 4 // 9  # two by two of three by three
+    case = Case.of(view, torch.float16)
+    check_exact(case, run_case(case, compile_spec(choice.view, choice.spec)))
 
 
 def test_where_tiles_skip() -> None:
