@@ -126,6 +126,8 @@ def expected_ratio(problem: Problem, tile: TileConfig, splits: int, machine: Mac
     1.0
     """
     pick = expected_time(problem, *next(ranked(problem, machine)), machine)
+    if not pick:  # no rows
+        return 1.0
     try:
         return expected_time(problem, tile, splits, machine) / pick
     except (KeyError, StopIteration):

@@ -124,6 +124,14 @@ def test_it_holds_for_sizes_where_the_model_expects_no_more_of_its_pick() -> Non
     assert find(KEY, raced, MACHINE) == (tile, 1)
 
 
+def test_it_holds_for_no_rows() -> None:
+    """An empty batch is of the class of one row, and takes no time."""
+    remember(KEY, MACHINE, replace(CHOICE, expected=1.2))
+    for splittable in (False, True):
+        empty = replace(PROBLEM, m=0, splittable=splittable)
+        assert find(KEY, empty, MACHINE) == (CHOICE.tile, 1)
+
+
 @pytest.mark.parametrize(
     "tile", [specialized((64, 48, 64), (4, 1), 2), persistent((192, 48, 64), (12, 1), 2)]
 )
