@@ -401,3 +401,13 @@ def test_a_sparse_tensor_is_no_size():
     for wrong in (x, [x, x, x]):  # whose image is one such again
         with pytest.raises(ArgumentError, match="`kernel_size`: expected an integer >= 1, or 3"):
             tap_offsets(wrong)
+
+
+def test_taps_are_keys_in_code_that_torch_compiles() -> None:
+    """Torch 2.14 traces their hash, but no lock of a cached property (Python 3.10 and 3.11)."""
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        return x + len({Taps.centred(2, 3): 0, Taps.strided(2, 3, 1, 1): 1})
+
+    compiled = torch.compile(count, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(1)) == 1

@@ -175,13 +175,14 @@ class Taps:
             raise ArgumentError("offsets", "distinct offsets", offsets)
         return cls((len(found),), found, stride)
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __post_init__(self) -> None:
+        # Taps are looked up at every call: hash their hundreds of numbers once. ``torch.compile``
+        # traces this, but not the lock of a cached property, which Python has until 3.11.
+        object.__setattr__(self, "_hash", hash((self.extents, self.offsets, self.stride)))
 
-    @cached_property
-    def _hash(self) -> int:
-        """Taps are looked up at every call: hash their hundreds of numbers once."""
-        return hash((self.extents, self.offsets, self.stride))
+    def __hash__(self) -> int:
+        found: int = self.__dict__["_hash"]
+        return found
 
     @cached_property
     def order(self) -> TapOrder:
