@@ -22,6 +22,7 @@ import torch
 import torch.fx
 from torch.fx import Graph, Node
 from torch.fx.proxy import TraceError
+from torch.overrides import TorchFunctionMode
 
 from ..base.torch_internals import saved_tensors_hooks_on_top
 from .forward_code import UnknownPass
@@ -63,7 +64,22 @@ class Proxy(torch.fx.Proxy):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
+        if _applies(sys._getframe(1)):  # C++ would go on to read the memory of a tensor
+            raise UnknownPass("torch.fx cannot record a function of autograd")
         return torch.Tensor
+
+
+def _applies(frame: Any) -> bool:
+    """Return whether code may call ``apply`` of a ``torch.autograd.Function``, which no mode sees:
+    it has the name, or a global name of such a method, or is what torch calls in ``apply``.
+    """
+    names, known = frame.f_code.co_names, frame.f_globals
+    if "apply" in names or any(
+        getattr(known.get(name), "__name__", "") == "apply" for name in names
+    ):
+        return True
+    inner = str(known.get("__name__")).startswith("torch._functorch")
+    return inner and _applies(frame.f_back)
 
 
 def _in_place(name: str) -> Any:
@@ -79,10 +95,33 @@ for _name in _IN_PLACE:
     setattr(Proxy, f"__{_name}__", _in_place(_name))
 
 
+# Functions in C++ that read the memory of whatever passes for a tensor, and would crash.
+_READING: frozenset[Any] = frozenset({
+    torch.as_tensor, torch.asarray, torch.tensor, torch.sparse_coo_tensor,
+    torch.Tensor.data.__set__,  # type: ignore[attr-defined]
+})  # fmt: skip
+
+
+class _Refusing(TorchFunctionMode):
+    """A mode in which functions of ``_READING`` refuse proxies."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if func in _READING and any(type(value) is Proxy for value in (*args, *named.values())):
+            raise UnknownPass(f"torch.fx cannot record torch's {func.__name__}")
+        return func(*args, **named)
+
+
 class Tracer(torch.fx.Tracer):
     """A tracer whose values pass for tensors."""
 
     proxy_buffer_attributes = True  # otherwise the pass would bake in values of buffers
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> Graph:
+        with _Refusing():
+            return super().trace(root, concrete_args)
 
     def proxy(self, node: Node) -> Any:
         return Proxy(node, self)

@@ -163,3 +163,42 @@ def test_values_of_buffers_are_those_of_each_call() -> None:
     before = net(image())
     net[0].factor.fill_(4)
     torch.testing.assert_close(net(image()), 2 * before)
+
+
+class Doubled(torch.autograd.Function):
+    """A function with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * grads[0]
+
+
+doubled = Doubled.apply
+
+READERS: dict[str, Callable[[Tensor], Any]] = {
+    "as_tensor": lambda x: torch.as_tensor(x),
+    "asarray": lambda x: torch.asarray(x),
+    "tensor": lambda x: torch.tensor(x),
+    "data": lambda x: setattr(torch.zeros(1), "data", x) or x,
+    "a function of autograd": lambda x: Doubled.apply(x),
+    "a function of autograd by another name": lambda x: doubled(x),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_tracer_hands_a_proxy_to_code_that_reads_its_memory(name: str) -> None:
+    """Such code took a proxy for a tensor, and ended the process."""
+
+    class Ending(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return READERS[name](super().forward(x))
+
+    net, x = prepared(nn.Sequential(Ending(), Ending())), image()
+    before = net(x).detach()
+    net, report = lc.nn.fuse_batch_norms(net, return_report=True)
+    assert report.fused == ()
+    torch.testing.assert_close(lc.nn.fold_batch_norms(net)(x).detach(), before)
