@@ -65,16 +65,16 @@ class Proxy(torch.fx.Proxy):
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         if _applies(sys._getframe(1)):  # C++ would go on to read the memory of a tensor
-            raise UnknownPass("torch.fx cannot record a function of autograd")
+            raise UnknownPass("torch.fx cannot record a function that reads numbers")
         return torch.Tensor
 
 
 def _applies(frame: Any) -> bool:
-    """Return whether code may call ``apply`` of a ``torch.autograd.Function``, which no mode sees:
-    it has the name, or a global name of such a method, or is what torch calls in ``apply``.
+    """Return whether code may call a function of ``_READERS``: it has the name, or a global name
+    of ``apply``, or is what torch calls in ``apply``.
     """
     names, known = frame.f_code.co_names, frame.f_globals
-    if "apply" in names or any(
+    if not _READERS.isdisjoint(names) or any(
         getattr(known.get(name), "__name__", "") == "apply" for name in names
     ):
         return True
@@ -95,6 +95,11 @@ for _name in _IN_PLACE:
     setattr(Proxy, f"__{_name}__", _in_place(_name))
 
 
+# Names of functions that read the memory of a size or a value before a mode sees the call.
+_READERS = frozenset({
+    "apply", "arange", "empty", "eye", "full", "linspace", "logspace", "new_empty", "new_full",
+    "new_ones", "new_zeros", "ones", "rand", "randint", "randn", "randperm", "zeros",
+})  # fmt: skip
 # Functions in C++ that read the memory of whatever passes for a tensor, and would crash.
 _READING: frozenset[Any] = frozenset({
     torch.as_tensor, torch.asarray, torch.tensor, torch.sparse_coo_tensor,

@@ -184,6 +184,9 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
     "asarray": lambda x: torch.asarray(x),
     "tensor": lambda x: torch.tensor(x),
     "data": lambda x: setattr(torch.zeros(1), "data", x) or x,
+    "arange": lambda x: x + torch.arange(x.shape[-1]).to(x),
+    "zeros": lambda x: x + torch.zeros(x.shape[-1], dtype=x.dtype),
+    "full": lambda x: x + torch.full((1,), x.shape[-1], dtype=x.dtype),
     "a function of autograd": lambda x: Doubled.apply(x),
     "a function of autograd by another name": lambda x: doubled(x),
 }
