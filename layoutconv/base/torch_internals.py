@@ -240,6 +240,10 @@ in_shape: Callable[..., torch.Tensor] = private(
 )
 
 
+# The package whose code stands between ``apply`` of a ``torch.autograd.Function`` and C++, by name.
+FUNCTORCH = "torch._functorch"
+
+
 def reader_of(library: Any) -> Callable[[], str]:
     """Return a function that tells how convolutions of ``library``, a torch, multiply float32.
 

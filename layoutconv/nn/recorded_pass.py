@@ -24,7 +24,7 @@ from torch.fx import Graph, Node
 from torch.fx.proxy import TraceError
 from torch.overrides import TorchFunctionMode
 
-from ..base.torch_internals import saved_tensors_hooks_on_top
+from ..base.torch_internals import FUNCTORCH, saved_tensors_hooks_on_top
 from .forward_code import UnknownPass
 
 _DEVICES = "cpu", "cuda"
@@ -78,7 +78,7 @@ def _applies(frame: Any) -> bool:
         getattr(known.get(name), "__name__", "") == "apply" for name in names
     ):
         return True
-    inner = str(known.get("__name__")).startswith("torch._functorch")
+    inner = str(known.get("__name__")).startswith(FUNCTORCH)
     return inner and _applies(frame.f_back)
 
 

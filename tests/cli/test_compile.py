@@ -91,7 +91,7 @@ def test_every_view_of_a_pass_has_its_kernel(
 ) -> None:
     """A strided gradient has one for each residue; PTX is written for all of them."""
     ptx = tmp_path / "dgrad.ptx"
-    large = ["--conv", "8,64,64,64", "--filter", "64,3,3", "--padding", "1", "--arch", "sm_80"]
+    large = ["--conv", "64,64,64,64", "--filter", "64,3,3", "--padding", "1", "--arch", "sm_80"]
     status = main(["compile", *large, "--stride", "2", "--pass", "dgrad", "--ptx", str(ptx)])
     assert status == 0
     assert capsys.readouterr().out.count("GEMM") == 4
