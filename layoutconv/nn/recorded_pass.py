@@ -102,7 +102,9 @@ _READERS = frozenset({
 })  # fmt: skip
 # Functions in C++ that read the memory of whatever passes for a tensor, and would crash.
 _READING: frozenset[Any] = frozenset({
-    torch.as_tensor, torch.asarray, torch.tensor, torch.sparse_coo_tensor,
+    torch.as_tensor, torch.asarray, torch.tensor, torch.Tensor.new_tensor, torch.sparse_coo_tensor,
+    torch.sparse_compressed_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor,
+    torch.sparse_bsr_tensor, torch.sparse_bsc_tensor,
     torch.Tensor.data.__set__,  # type: ignore[attr-defined]
 })  # fmt: skip
 

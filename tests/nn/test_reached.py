@@ -183,6 +183,10 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
     "as_tensor": lambda x: torch.as_tensor(x),
     "asarray": lambda x: torch.asarray(x),
     "tensor": lambda x: torch.tensor(x),
+    "new_tensor": lambda x: torch.ones(1).double().new_tensor(x),
+    "sparse": lambda x: (
+        x + torch.sparse_csr_tensor([0, 1], [0], x.detach().flatten()[:1]).to_dense()
+    ),
     "data": lambda x: setattr(torch.zeros(1), "data", x) or x,
     "arange": lambda x: x + torch.arange(x.shape[-1]).to(x),
     "zeros": lambda x: x + torch.zeros(x.shape[-1], dtype=x.dtype),

@@ -60,7 +60,12 @@ set_memory_manager_backend = set_gpu_allocator
 
 
 def print_diagnostics() -> None:
-    """Print what a report of a problem should name: versions, and the GPU."""
+    """Print what a report of a problem should name: versions, and the GPU.
+
+    >>> print_diagnostics()  # doctest: +ELLIPSIS
+    system: ...
+    GPU: ...
+    """
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     rows: dict[str, object] = {"system": platform.platform(), "Python": platform.python_version()}
     rows |= {"torch": torch.__version__, "CUDA of torch": torch.version.cuda, "GPU": gpu}
