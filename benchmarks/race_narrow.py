@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def views_of(row: Job) -> list[GemmView]:
     """The view that a pass runs, packed or not: of several, the first; none if threads sum it."""
     found = Convolution(row, "cuda").run
-    if found.is_depthwise:
+    if found.by_threads:
         return []
     return [found.views[0] if found.packed is None else found.packed.views[0]]
 

@@ -66,7 +66,7 @@ def predict(job: ZooJob, machine: Machine) -> Prediction | None:
         kind = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}[kind]
     of = multiplied_on(dtype, machine, "tf32")
     found = pass_on(problem, kind, of)
-    if found.is_depthwise:
+    if found.by_threads:
         return None
     packed, time, kernels = found.packed, 0.0, list[str]()
     slower = 1.0 if packed is None else packed.slower

@@ -186,7 +186,7 @@ def _has_tiles(problem: ConvProblem, direction: str, dtype: str) -> bool:
     """Return whether tiles compute a pass, not threads that sum its few channels."""
     from ..tuning.tuned_problems import pass_on
 
-    return not pass_on(problem, direction, _products(dtype)).is_depthwise
+    return not pass_on(problem, direction, _products(dtype)).by_threads
 
 
 def _products(dtype: str) -> Multiplied:

@@ -431,7 +431,7 @@ def _takes_memory(found: Pass, input: Tensor, result: Tensor, ends: bool) -> boo
     """
     if not devices.runs_kernels(input) or {input.dtype, result.dtype} & FP8:
         return False
-    if not found.is_depthwise:
+    if not found.by_threads:
         return True
     from ..gpu.depthwise_plan import launches_alone
 

@@ -99,8 +99,8 @@ class Pass(NamedTuple):
     packed: Packed | None = None
 
     @property
-    def is_depthwise(self) -> bool:
-        """Return whether nothing is summed over channels."""
+    def by_threads(self) -> bool:
+        """Return whether threads sum, not tiles: depthwise layers, and few channels."""
         return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
 
     def compute(

@@ -59,9 +59,9 @@ def views_of(problem: ConvProblem, direction: str, of: Multiplied) -> tuple[Gemm
     (32, 144, 128)
     """
     found = pass_on(problem, direction, of)
-    if found.is_depthwise and problem.groups > 1:
+    if found.by_threads and problem.groups > 1:
         raise ArgumentError("groups", f"fewer groups than the {problem.C} channels", problem.groups)
-    if found.is_depthwise:
+    if found.by_threads:
         expected = "a convolution of more channels: threads sum these, and have no tiles"
         raise ArgumentError("problem", expected, problem)
     return views_run(found, of)

@@ -50,7 +50,7 @@ def test_large_layers_of_up_to_four_channels_are_summed_by_threads() -> None:
     for C in (1, 3, 4):
         p = replace(LARGE, activation=(*LARGE.activation[:-1], C))
         found = fprop_pass(p.activation, p.stored_filter, *numbers, of=HALF)
-        assert found.is_depthwise
+        assert found.by_threads
         assert found.packed is None
         assert found.views == (few_terms_fprop_view(p),)
     turned = ConvProblem((2, 128, 128, 128, 32), (3, 1, 1, 1))

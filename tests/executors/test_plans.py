@@ -106,7 +106,7 @@ def no_gpu(monkeypatch, gpu):
     gpu.says(current_device=-1)
     gpu.runs_kernels()
     monkeypatch.setattr(gpu_plan, "adder", adder)
-    monkeypatch.setattr(dense_calls, "_takes_memory", lambda found, *_: not found.is_depthwise)
+    monkeypatch.setattr(dense_calls, "_takes_memory", lambda found, *_: not found.by_threads)
     yield
     dense_calls.forget()
 
