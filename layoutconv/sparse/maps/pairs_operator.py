@@ -33,7 +33,7 @@ def _map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
 @torch.library.register_fake("layoutconv::map_pairs")
 def _fake_map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     rows, taps = index.shape
-    chunks = taps * ((rows + chunk - 1) // chunk) + (taps == 1)
+    chunks = taps * ((rows + chunk - 1) // chunk) + (1 if taps == 1 else 0)  # no number of a bool
     outputs, inputs = (index.new_empty((chunks, chunk)) for _ in range(2))
     return outputs, inputs, index.new_empty(taps, dtype=torch.int64)
 

@@ -175,13 +175,14 @@ class Taps:
             raise ArgumentError("offsets", "distinct offsets", offsets)
         return cls((len(found),), found, stride)
 
-    def __post_init__(self) -> None:
-        # Taps are looked up at every call: hash their hundreds of numbers once. ``torch.compile``
-        # traces this, but not the lock of a cached property, which Python has until 3.11.
-        object.__setattr__(self, "_hash", hash((self.extents, self.offsets, self.stride)))
-
     def __hash__(self) -> int:
-        found: int = self.__dict__["_hash"]
+        # Taps are looked up at every call: hash their hundreds of numbers once, and only if they
+        # are: ``torch.compile`` of torch 2.11 traces no hash of a tuple; and not in a cached
+        # property, whose lock, in Python until 3.11, that of torch 2.14 does not trace.
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = hash((self.extents, self.offsets, self.stride))
+            object.__setattr__(self, "_hash", found)
         return found
 
     @cached_property
