@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = [
     "Boolean", "Constexpr", "Float32", "Int32", "Int64", "Uint32", "Uint64", "cute", "cutlass",
-    "make_fake_stream", "make_fake_tensor", "range_constexpr",
+    "llvm", "make_fake_stream", "make_fake_tensor", "range_constexpr",
 ]  # fmt: skip
 
 
@@ -41,8 +41,10 @@ try:
     import cutlass
     import cutlass.cute as cute
     from cutlass import Boolean, Float32, Int32, Int64, Uint32, Uint64, range_constexpr
+    from cutlass._mlir import dialects
     from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+    llvm: Any = dialects.llvm
     Constexpr = cutlass.Constexpr[Any]
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "cutlass":

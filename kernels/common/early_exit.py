@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Int32
-from cutlass._mlir import dialects
-
-llvm: Any = dialects.llvm
+from .dsl import Int32, llvm
 
 
 def exit_if(condition: Any) -> None:

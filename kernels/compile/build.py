@@ -28,7 +28,8 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``.
     Arguments that the kernel does not have, such as index buffers, are None. ``integers``: the
     number of split-K slices and the elements between their results (1, 0 without split-K); for a
-    persistent kernel, its maximum number of CTAs; then the view's ``runtime_integers``.
+    concurrent kernel, its place; for a persistent one, its maximum number of CTAs; then the view's
+    ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
 
@@ -37,7 +38,7 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     """
     # Else ptxas holds what is invariant over tiles in registers that the accumulators need.
     sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
-    kernel = _kernel_of(view, spec)
+    kernel, count = _kernel_of(view, spec), 2 + spec.concurrent + spec.tile.persistent
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
     return compiled(
@@ -46,7 +47,7 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
         _address(data.argument, vector_b),
         _tensor(view.d, out.argument, max(vector_d, spec.run)),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
-        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.persistent + len(kernel.names))),
+        tuple(cutlass.Int64(0) for _ in range(count + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
         tuple(_address(OUTPUT[name].element) for name in steps.vectors) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,

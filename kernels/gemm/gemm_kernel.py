@@ -14,9 +14,9 @@ from cutlass import Int32, Int64
 from layoutconv.planning.kernel_key import divisors, runtime_integers
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.legality import check
+from layoutconv.planning.machine import starts_early
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.pdl import starts_early
 from ..common.plain_types import AnyTuple
 from .epilogue.ops import Steps
 from .mma_atoms import MULTIPLY, OUTPUT
@@ -29,6 +29,7 @@ class LaunchArguments(NamedTuple):
         memory: pointers to A, B and D.
         indices: int32 pointers to the index buffers of A, B and D; None for an affine operand.
         splits, split_stride: number of split-K slices, and elements of D between their results.
+        place: of a concurrent kernel; else None.
         integers: the view's ``runtime_integers``; a persistent kernel has its maximum grid size in
             front of them.
         reads: the epilogue's scalars, its pointers to vectors (per column or row), and its pointers
@@ -40,6 +41,7 @@ class LaunchArguments(NamedTuple):
     indices: tuple[Any, Any, Any]
     splits: Any
     split_stride: Any
+    place: Any
     integers: list[Any]
     reads: tuple[Any, Any, Any]
     statistics: Any
@@ -88,12 +90,14 @@ class GemmKernel:
     ) -> None:
         element, out, spec = self.data.element, self.out.element, self.spec
         splits, split_stride, *others = integers
+        place = others.pop(0) if spec.concurrent else None
         start = self.start(
             LaunchArguments(
                 (pointer(a, element), pointer(b, element), pointer(d.iterator, out)),
                 (pointer(index_a, Int32), pointer(index_b, Int32), pointer(index_d, Int32)),
                 splits,
                 split_stride,
+                None if place is None else Int32(place),
                 others,
                 (numbers, columns, sources),
                 statistics,

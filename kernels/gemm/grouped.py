@@ -17,7 +17,7 @@ from cutlass import Float32, Int32, Int64, TFloat32, const_expr
 from layoutconv.planning.group_tile import BLOCK, GroupTile, cells_between_atoms
 
 from ..common.arguments import Arguments
-from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.pdl import dependence
 from .block_diagonal import CHUNK_BYTES, Factor, Piece, pieces_of
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.smem_store import EpilogueIO, SmemStore
@@ -42,12 +42,20 @@ class GroupedConv(GroupKernel):
 
     def start(self, given: LaunchArguments) -> KernelLaunch:
         args, boxes = self.boxes(given)
-        kernel = self.kernel(*given.memory, args, *given.reads)
+        kernel = self.kernel(*given.memory, args, given.place, *given.reads)
         return KernelLaunch(kernel, [boxes * self.n_tiles, 1, 1], self.pdl)
 
     @cute.kernel
     def kernel(
-        self, a: Any, b: Any, d: Any, args: Arguments, numbers: Any, columns: Any, sources: Any
+        self,
+        a: Any,
+        b: Any,
+        d: Any,
+        args: Arguments,
+        place: Any,
+        numbers: Any,
+        columns: Any,
+        sources: Any,
     ) -> None:
         tile, spec, of = self.tile, self.spec, self.of
         smem = cutlass.memory.SmemAllocator()
@@ -70,7 +78,8 @@ class GroupedConv(GroupKernel):
         at_filter = at_patch + tile.patch_bytes(self.data.bytes)
         patch = Patch(of, tile, args, self.data.element)
         filter = SharedFilter(of, tile, self.data.element, of_b, tid & 31)
-        wait_for_others(self.pdl)
+        others = dependence(self.pdl, place)
+        others.begin()
         patch.load(a, at_patch, box, n_tile * tile.groups, spec.vectors[0])
         filter.load(at_filter, n0)
         cute.arch.cp_async_commit_group()
@@ -78,12 +87,13 @@ class GroupedConv(GroupKernel):
         cute.arch.sync_threads()
         products = Products(self, patch, filter, tid)
         sums = products.by_column(products.sum(box, at_patch, at_filter))
-        let_dependents_start(self.pdl)
+        others.summed()
         cute.arch.sync_threads()  # the epilogue's tile overwrites the operands
         turn = Turn(tile)
         acc = turn.accumulators(sums, tid)
         extras = self._epilogue_io((numbers, columns, sources))
         self._make_epilogue()(acc, turn, BoxOperand.of(of_d, box, last), base, 0, n0, tid, extras)
+        others.end()
 
     def _make_epilogue(self) -> SmemStore:
         return SmemStore(

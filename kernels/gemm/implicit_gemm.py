@@ -26,7 +26,7 @@ from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
 from ..common.early_exit import exit_if
-from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.pdl import Dependent, dependence
 from ..common.plain_types import AnyTuple
 from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
@@ -97,6 +97,7 @@ class ImplicitGemm(GemmKernel):
                 *given.indices,
                 args,
                 (splits, Int64(given.split_stride)),
+                given.place,
                 *given.reads,
                 given.statistics,
                 atom_a,
@@ -119,6 +120,7 @@ class ImplicitGemm(GemmKernel):
         index_d: Any,
         args: Arguments,
         split: AnyTuple,
+        place: Any,
         numbers: Any,
         columns: Any,
         sources: Any,
@@ -133,8 +135,7 @@ class ImplicitGemm(GemmKernel):
         if cutlass.const_expr(tile.persistent and not spec.stores_registers):
             size = tile.epilogue_bytes(spec.staged_bytes)
             epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
-        mainloop = self._make_mainloop(smem)
-        tid, _, _ = cute.arch.thread_idx()
+        mainloop, (tid, _, _) = self._make_mainloop(smem), cute.arch.thread_idx()
         last_first = spec.skip and spec.along[0] == 1 and index_a is not None
         single = SingleTile(tile, self.view.n, last_first=last_first)
         group = single.group
@@ -145,16 +146,15 @@ class ImplicitGemm(GemmKernel):
             self.view.d, args, d, index_d, group=group, along=1, vector=spec.vectors[2],
             column_tile=tile.n,
         )  # fmt: skip
-        atoms = atom_a, atom_b, coordinates_b
+        atoms, reads = (atom_a, atom_b, coordinates_b), (numbers, columns, sources)
         loads = Loads(self.kinds, mainloop, (of_a, of_b), atoms, group, tid)
-        acc = mainloop.multiplier.accumulators(tile)
-        reads = numbers, columns, sources
+        acc, others = mainloop.multiplier.accumulators(tile), dependence(self.pdl, place)
         if cutlass.const_expr(tile.persistent):
             k_tiles = self._k_tiles(of_a, of_b)
-            wait_for_others(self.pdl)
+            others.begin()
             extras = self._epilogue_io(reads, statistics, group)
             self._run_persistent(mainloop, loads, k_tiles, acc, of_d, epilogue_smem, extras)
-            let_dependents_start(self.pdl)
+            others.summed()
         else:
             if cutlass.const_expr(self.steps.statistics):
                 all_columns = self.view.n * cute.arch.grid_dim()[2]
@@ -163,12 +163,13 @@ class ImplicitGemm(GemmKernel):
             extras = self._epilogue_io(reads, statistics, group)
             extras = self._with_held_columns(epilogue, extras, mainloop, of_d, tid)
             fetch = partial(epilogue.fetch, of_d, extras, single.n0)
-            is_empty, rows = self._run_mainloop(
-                mainloop, loads, of_d, smem, single, split, acc, fetch
-            )
-            let_dependents_start(self.pdl)
+            keep = partial(keep_index, spec, smem, d=of_d, first=single.m0, tid=tid)
+            beside = others, keep, fetch
+            is_empty, rows = self._run_mainloop(mainloop, loads, beside, single, split, acc)
+            others.summed()
             extras = replace(extras, rows=rows)
             self._run_epilogue(mainloop, acc, of_d, single, is_empty, epilogue, extras)
+        others.end()
 
     # -- the mainloop and the epilogue of a CTA --------------------------------------------------
 
@@ -176,34 +177,35 @@ class ImplicitGemm(GemmKernel):
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         loads: Loads,
-        d: Operand,
-        smem: Any,
+        beside: tuple[Dependent, Callable[[Any], SmemRows | None], Callable[[], None]],
         single: SingleTile,
         split: tuple[Any, Any],
         acc: Any,
-        fetch: Callable[[], None],
     ) -> tuple[Any, SmemRows | None]:
-        """Run the mainloop for one output tile; it calls ``fetch`` to load the epilogue's
-        per-column values.
+        """Run the mainloop for one output tile.
+
+        ``beside``: the PDL of this kernel; what keeps index-buffer entries in shared memory; and
+        what loads the epilogue's per-column values meanwhile.
 
         Return whether the tile has no k-tiles, and D's scatter rows if shared memory holds them.
         """
+        others, keep, fetch = beside
         tile, spec, rank = self.tile, self.spec, single.rank
         if self.view.k == 0 and spec.along[0] == 1:  # K = 0: D is zero before the epilogue
             acc.fill(0)
-            wait_for_others(self.pdl)
+            others.begin()
             fetch()
             return cutlass.Boolean(False), None
         k_tiles, rows = self._k_tiles(*loads.operands), None
         load_a, load_b = loads(single.m0, single.n0)
         if isinstance(mainloop, MainloopSm90):
             mainloop.prepare(load_a, load_b, loads.tid)
-        wait_for_others(self.pdl)  # first access to global memory comes after this
+        others.begin()  # first access to global memory comes after this
         if spec.skip and spec.along[0] == 0:
             exit_if(loads.operands[0].lacks_first)
         elif spec.skip:
             if spec.kept:
-                rows = keep_index(spec, smem, load_a, d, single.m0, loads.tid)
+                rows = keep(load_a)
             k_tiles = active_k_tiles(mainloop, k_tiles, load_a, single.m0, loads.tid)
         if tile.cluster_k > 1:
             k_tiles = k_tiles.of_part(tile.cluster_k, rank)
@@ -337,7 +339,7 @@ class ImplicitGemm(GemmKernel):
         """
         if not self.pdl:
             return False
-        if self.spec.kept:
+        if self.spec.kept or self.spec.concurrent:
             return True
         if self.ctas_per_sm > 1:
             return ctas > SEVERAL_WAVES * self.ctas_per_sm

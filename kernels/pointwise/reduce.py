@@ -18,11 +18,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
+from layoutconv.planning.machine import starts_early
 from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
 from ..common.arguments import Arguments
 from ..common.compiled import compiled
-from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Walk, bind, read, select
 

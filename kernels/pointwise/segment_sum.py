@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from layoutconv.planning.machine import starts_early
+
 from ..common.compiled import compiled
 from ..common.dsl import Int32, Int64, Uint32, cute, cutlass, make_fake_tensor, range_constexpr
-from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.walk import TYPES, at, put, read, select
 from ..compile.store import load
 

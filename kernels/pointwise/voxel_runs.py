@@ -14,8 +14,10 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
+from layoutconv.planning.machine import starts_early
+
 from ..common.compiled import compiled
-from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
 from ..common.walk import read, select
 

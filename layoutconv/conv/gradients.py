@@ -8,7 +8,7 @@ tap) to voxels, which is affine on every class of cells that are equal modulo th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from itertools import product
 from math import gcd, prod
 from numbers import Integral
@@ -61,7 +61,8 @@ def dgrad_views(
     slice of cells per residue; the taps that reach it are ``stride / gcd(stride, dilation)`` apart.
     No product with a zero between voxels is formed. Every view writes its own cells of one result,
     and together they write all of it, unless views are left out with ``empty=False``: a residue
-    that no tap reaches is a view with ``k`` = 0. Residues come in the order of memory.
+    that no tap reaches is a view with ``k`` = 0, of all cells in the modes after it. Residues come
+    in the order of memory.
 
     Residues ``side_by_side`` share the rows that they read: without this, an M x N tile of few
     channels reads as much for half the products. A residue with fewer taps than another then has
@@ -107,7 +108,9 @@ def dgrad_views(
         else (_alike if mode in alike else _residues)(problem, mode, empty)
         for mode in range(problem.rank)
     ]
-    views = [_dgrad(problem, stored, some, images_first) for some in product(*classes)]
+    apart = {mode for mode in range(problem.rank) if mode not in side_by_side + alike}
+    combined = _combined(problem, classes, apart)
+    views = [_dgrad(problem, stored, some, images_first) for some in combined]
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
 
@@ -201,6 +204,7 @@ class _Residue(NamedTuple):
     voxel: int  # where the first cell meets the first tap
     voxel_step: int
     residues: int = 1  # concatenated along N, each a cell and a tap further
+    step: int | None = None  # between cells, if not the stride
 
 
 def _together(problem: ConvProblem, mode: int) -> _Residue:
@@ -253,6 +257,30 @@ def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue
             )
         )
     return found
+
+
+def _combined(
+    problem: ConvProblem, classes: Sequence[Sequence[_Residue]], apart: Container[int]
+) -> Iterator[tuple[_Residue, ...]]:
+    """Yield the classes of views, one of each mode; after one without taps, whole modes.
+
+    Modes that are not ``apart``, whose residues are concatenated, are never whole.
+    """
+    before: list[tuple[_Residue, ...]] = [()]
+    for mode, found in enumerate(classes):
+        whole = [_whole(problem, mode)] if mode in apart and problem.spatial[mode] else found
+        before = [
+            (*some, of)
+            for some in before
+            for of in (found if all(each.taps for each in some) else whole)
+        ]
+    yield from before
+
+
+def _whole(problem: ConvProblem, mode: int) -> _Residue:
+    """Return all cells of a spatial mode as one class, whose taps do not matter."""
+    letter = "DHW"[mode - problem.rank]
+    return _Residue(0, runtime(problem.spatial[mode], letter), 0, 1, 1, 0, 1, step=1)
 
 
 class PhaseClass(NamedTuple):
@@ -339,7 +367,8 @@ def _dgrad(
     taps = tuple(c.tap_step * E(i) for i, c in by_mode)
     if not all(reached):  # an empty sum: some mode has no tap
         reached, back, taps = (runtime(0, "no_taps"),), back[:1], taps[:1]
-    rows = [(c.cells, problem.stride[i - 1] * E(i), E(i)) for i, c in by_mode]
+    steps = [problem.stride[i - 1] if c.step is None else c.step for i, c in by_mode]
+    rows = [(c.cells, step * E(i), E(i)) for step, (i, c) in zip(steps, by_mode, strict=True)]
     rows.insert(0 if images_first else len(rows), (N, E(0), E(0)))
     m_shape, cells, voxels = zip(*rows, strict=True)
     k_shape = (*filters.shape, *reached)

@@ -9,6 +9,7 @@ to (C, T, R, S, K), takes microseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..algebra import ComposedLayout, Layout
@@ -42,7 +43,7 @@ def k_major_view(view: GemmView) -> GemmView:
         if not isinstance(view.b, ComposedLayout):
             raise ArgumentError("view", "maps from (n, k) to the memory of B", view.b)
         b = _stored_k_major(view.b)
-        kept = view.kept["k_major"] = GemmView(view.a, b, view.d, columns=view.columns)
+        kept = view.kept["k_major"] = replace(view, b=b)
     return kept
 
 

@@ -15,6 +15,7 @@ from ..base.contexts import setting
 from ..base.devices import check_driver
 from ..errors import DeviceError
 from ..kernels.compile.store import architecture
+from ..planning import machine
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile import TileConfig
 
@@ -59,9 +60,7 @@ def machine_of(device: int) -> Machine:
 @remembered(64)
 def starts_early(device: int) -> bool:
     """Return whether kernels on a GPU start while the previous ones end (PDL)."""
-    from ..kernels.common import pdl
-
-    return pdl.starts_early(machine_of(device).arch)
+    return machine.starts_early(machine_of(device).arch)
 
 
 def stand_in(machine: Machine | None) -> None:

@@ -14,6 +14,7 @@ from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import k_major_view
 from ..conv.k_major_wgrad import VoxelRuns, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
+from ..planning.concurrent_time import Alone, time_together
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
 from ..planning.view_rules import UnsupportedViewError
@@ -84,16 +85,22 @@ class Multiplied(NamedTuple):
         return (each for each in found if prod(each.problem.activation) < MOST)
 
     def expected(self, views: Sequence[GemmView]) -> float:
-        """Return the microseconds that the cost model expects for views, one after the other."""
-        time = 0.0
+        """Return the microseconds that the cost model expects for the views of a pass."""
+        time, concurrent = 0.0, list[Alone]()
         for view in views:
             found = choose_kernel(
                 view, self.dtype, self.machine, OUTPUTS.get(self.dtype), precision=self.precision,
                 measures=False,
             )  # fmt: skip
-            of_view = expected_time(found.problem, found.spec.tile, found.splits, self.machine)
-            time += max(of_view, found.problem.moved / self.machine.bandwidth)
-        return time
+            spec, problem = found.spec, found.problem
+            alone = expected_time(problem, spec.tile, found.splits, self.machine)
+            alone = max(alone, problem.moved / self.machine.bandwidth)
+            if spec.may_be_concurrent:
+                at_once = self.machine.sm_count * spec.ctas_per_sm
+                concurrent.append(Alone.of(alone, problem, spec.tile, at_once))
+            else:
+                time += alone
+        return time + (time_together(concurrent) if concurrent else 0.0)
 
     def copied(self, read: int, written: int) -> float:
         """Return the same for a copy that reads and writes so many elements."""

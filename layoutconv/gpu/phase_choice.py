@@ -87,6 +87,19 @@ def _dgrad_views(problem: ConvProblem, columns: int, empty: bool) -> tuple[GemmV
     )
 
 
+def concurrent(views: Sequence[GemmView]) -> tuple[GemmView, ...]:
+    """Return the views of a pass with places, so that kernels run together, long sums first.
+
+    >>> even, odd = arranged_dgrad(ConvProblem((2, 8, 8, 256), (64, 3, 1), (2, 1), (1, 0)))
+    >>> [(view.k, view.place) for view in concurrent((even, odd))]
+    [(128, 0), (64, 1)]
+    """
+    if len(views) < 2:
+        return tuple(views)
+    by_length = sorted(views, key=lambda view: -view.k)
+    return tuple(replace(view, place=place) for place, view in enumerate(by_length))
+
+
 def present_taps(problem: ConvProblem) -> float:
     """Return the share of (cell, tap) pairs, of taps that reach the cell, inside the output."""
     return prod(_share(problem, mode) for mode in range(problem.rank))

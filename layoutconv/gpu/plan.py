@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,10 @@ class Plan:
         **asked: Unpack[KernelOptions],
     ) -> None:
         chosen = select.choose_kernel(view, dtype, device, out_dtype, measures=bind, **asked)
+        place = view.place
         view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
+        if place is not None and self.spec.may_be_concurrent:
+            self.spec = replace(self.spec, concurrent=True)
         self.tile, self.device = self.spec.tile, device
         self._only_device = torch.cuda.device_count() < 2  # so it is the current one
         self._kernel: Any = kernel_of(view, self.spec) if bind else None
@@ -98,7 +102,8 @@ class Plan:
         # The grid of a persistent kernel has as many CTAs as run at once.
         self._most = self.machine.sm_count * self.spec.ctas_per_sm
         ctas = (self._most,) if self.tile.persistent else ()
-        integers = *ctas, *runtime_integers(view).values()
+        places = (place,) if self.spec.concurrent else ()
+        integers = *places, *ctas, *runtime_integers(view).values()
         self._fit(expected(view).d.shape, view.m)
         numbers = self.splits, self._size, *integers
         self._take(layouts, (a, b, d), numbers if self._kernel is None else as_argument(numbers))

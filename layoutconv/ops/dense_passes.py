@@ -23,6 +23,7 @@ from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, 
 from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
+from ..gpu.empty_phases import writes_empty_sums
 from ..gpu.few_terms_choice import ends_in_tiles, few_terms_dgrad, few_terms_fprop
 from ..gpu.filter_choice import with_k_major_filter, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
@@ -35,7 +36,7 @@ from ..gpu.packing_choice import (
     packed_fprop,
     packed_wgrad,
 )
-from ..gpu.phase_choice import arranged_dgrad, columns_for, phases_of
+from ..gpu.phase_choice import arranged_dgrad, columns_for, concurrent, phases_of
 from ..tensors.channels_last import channels_last_stride
 from ..tensors.tensor_checks import OUTPUTS, as_stored, expected
 from ..view.epilogue import Epilogue
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 Ints = Sequence[int]
 Numbers = Sequence[Any]  # stride, padding, dilation and groups
 VIEW = "view"  # the executor that runs views even where torch has a convolution
-_EMPTY = 64  # most residues whose empty sums kernels write if an epilogue follows; else torch does
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
 
 
@@ -241,17 +241,17 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
     shape = (y[0], *spatial, w[-1] * groups)
     problem = _problem(shape, w[:-1], *of_problem)
     if _is_depthwise(problem):
-        empty = ends and _few_residues(problem)
+        empty = writes_empty_sums(problem, ends=ends)
         views = depthwise_dgrad_views(problem, empty=empty)
         return Pass(views, shape, not empty and not _covers(problem, ()))
     few = few_terms_dgrad(problem, of)
     if few is not None:
         return Pass((few,), shape)
     patches, merged = patches_of(problem)
-    empty = ends and _few_residues(patches)
-    together, _ = phases_of(patches, columns, empty=empty)
     w = (*patches.filter, patches.C // groups)
     k_major = worth_k_major(prod(y[:-1]), w, groups)
+    empty = writes_empty_sums(patches, of, ends=ends, k_major=k_major)
+    together, _ = phases_of(patches, columns, empty=empty)
 
     def views_of(K: int) -> tuple[GemmView, ...]:
         of_width = replace(problem, filter=(K, *problem.taps))
@@ -263,12 +263,8 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
         views, together = dgrad_views(patches, side_by_side=joined, empty=empty), joined
     zeroed = not empty and not _covers(patches, together)
     packed = packed_dgrad(patches, views, views_of, of)
-    return Pass(views, shape, zeroed, w if k_major else (), packed)
-
-
-def _few_residues(problem: ConvProblem) -> bool:
-    """Return whether stride phases without taps are few enough to have a view each."""
-    return prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
+    packed = packed and replace(packed, views=concurrent(packed.views))
+    return Pass(concurrent(views), shape, zeroed, w if k_major else (), packed)
 
 
 def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:

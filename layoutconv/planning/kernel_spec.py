@@ -12,6 +12,7 @@ from layoutconv.algebra.symint import is_runtime
 from ..view.epilogue import is_by_row
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
 from ..view.vectors import contiguous_extent, rows_adjoin
+from .machine import starts_early
 from .schedule import WARP
 from .tile import TileConfig
 from .view_rules import check_maps, mode_left
@@ -55,6 +56,7 @@ class KernelSpec:
             rows; of D's buffer, if there is one, its rows.
         run: elements of D per store if its rows adjoin in memory: a tile of all columns is then one
             run. 0 if vectors lie within rows.
+        concurrent: one of several kernels that run at the same time, each for a part of a result.
     """
 
     dtype: str
@@ -68,6 +70,7 @@ class KernelSpec:
     skip: bool = False
     kept: int = 0
     run: int = 0
+    concurrent: bool = False
 
     @classmethod
     def of(
@@ -140,6 +143,12 @@ class KernelSpec:
         if not tile.pingpong:
             return tiles
         return min(tiles, most) * tile.consumer_threads // WARP
+
+    @property
+    def may_be_concurrent(self) -> bool:
+        """True if such a kernel may be ``concurrent``: it has one launch, on a GPU with PDL."""
+        one_launch = not self.split and "statistics" not in self.epilogue.split()
+        return one_launch and starts_early(self.arch)
 
     @property
     def staged_bytes(self) -> int:

@@ -31,3 +31,12 @@ MACHINES = {
     "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10, 0.6e6, 0.9e6),
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
+
+
+def starts_early(arch: str) -> bool:
+    """Return whether a GPU has programmatic dependent launch (PDL); without it, launches are plain.
+
+    >>> starts_early("sm_90a"), starts_early("sm_120"), starts_early("sm_89")
+    (True, True, False)
+    """
+    return int(arch.removeprefix("sm_").rstrip("a")) >= 90

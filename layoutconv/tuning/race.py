@@ -221,7 +221,7 @@ class Race:
 
     def _plan(self, pair: tuple[TileConfig, int], *, bind: bool) -> Plan:
         tile, splits = pair
-        view = replace(self.view)
+        view = replace(self.view, place=None)  # no kernel before it whose wait it could share
         return Plan(view, *self._of, **self._options, tile=tile, splits=splits, bind=bind)
 
 

@@ -169,6 +169,10 @@ class GemmView(Pictured):
     the first element of a problem's sums, it lacks all of them. Nothing reads such a problem's
     results, and kernels may leave them unwritten.
 
+    ``place`` is that of the view, from 0, among the views of a pass, which write different parts of
+    one result and are run in this order: their kernels run at the same time. A view with a place is
+    not run without those before it.
+
     ``kept`` caches values derived from the view: it is no part of its value.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
@@ -189,6 +193,7 @@ class GemmView(Pictured):
     d: OperandLayout
     columns: Layout | None = field(default=None, kw_only=True)
     empty_sums: bool = field(default=False, kw_only=True)
+    place: int | None = field(default=None, kw_only=True)
     kept: ViewCache = field(init=False, repr=False, compare=False, default_factory=ViewCache)
 
     def __post_init__(self) -> None:

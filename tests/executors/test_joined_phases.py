@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from layoutconv.base.caches import clear_caches
 from layoutconv.conv import ConvProblem
-from layoutconv.gpu.joined_phases import joined_phases
 from layoutconv.gpu.packing_choice import Multiplied, multiplied_on
-from layoutconv.gpu.phase_choice import arranged_dgrad, columns_of
+from layoutconv.gpu.phase_choice import columns_of
 from layoutconv.ops import dense_passes
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from layoutconv.tuning.tuned_problems import pass_on
 
-HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])
-TF32 = multiplied_on(torch.float32, MACHINES["sm_90a"], "tf32")
+HALF = multiplied_on(torch.float16, MACHINES["sm_80"])
+TF32 = multiplied_on(torch.float32, MACHINES["sm_80"], "tf32")
+TOGETHER = multiplied_on(torch.float16, MACHINES["sm_90a"])  # where kernels run together
 UP = ConvProblem.transposed((4, 6, 6, 6, 384), (64, 3, 3, 3), 2, 1, 1)  # of MONAI's networks
 DOWN = {"activation": (1, 14, 14, 512), "filter": (512, 3, 3), "stride": 2, "padding": 1}
 
@@ -44,13 +44,24 @@ def test_launches(problem: ConvProblem, launches: int, of: Multiplied) -> None:
     assert len(pass_on(problem, "dgrad", of).views) == launches
 
 
-def test_phases_of_one_mode() -> None:
-    """One view of each pair of phases where all would have too many products with zeros."""
-    problem = ConvProblem((2, 16, 16, 32, 128), (256, 3, 3, 3), 2, 1)
-    views = arranged_dgrad(problem, columns_of(HALF.dtype, HALF.machine))
-    joined = joined_phases(problem, views, HALF)
-    assert len(views) == 8
-    assert len(pass_on(problem, "dgrad", HALF).views) == 2 ** (3 - len(joined)) < 8
+@pytest.mark.parametrize(
+    ("changed", "sums"),
+    [
+        ({}, [2048, 1024, 1024, 512]),
+        ({"filter": (512, 2, 2), "padding": 0}, [512]),
+        ({"filter": (512, 1, 1), "padding": 0}, [512, 0, 0]),
+        ({"filter": (512, 1, 1), "padding": 0, "stride": 4}, [512]),  # torch sets the rest to zero
+        ({"groups": 32}, [64]),
+    ],
+    ids=str,
+)
+def test_phases_run_together(changed: dict[str, Any], sums: list[int]) -> None:
+    """Each has a launch of its own where these overlap, long sums first, empty sums last."""
+    found = pass_on(ConvProblem(**DOWN | changed), "dgrad", TOGETHER)
+    assert [view.k for view in found.views] == sums
+    assert found.zeroed == (4 in changed.values())
+    places = [view.place for view in found.views]
+    assert places == ([None] if len(sums) == 1 else list(range(len(sums))))
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,16 +86,17 @@ def test_gradients_are_torchs(data: st.DataObject) -> None:
         return torch.randint(-4, 5, shape, generator=random).float().movedim(-1, 1)
 
     y, w, bias = integers(problem.output), integers(problem.stored_filter), torch.arange(C) - 1.0
-    made = pass_on(problem, "dgrad", HALF)
+    of = data.draw(st.sampled_from((HALF, TOGETHER)))
+    made = pass_on(problem, "dgrad", of)
     x = integers(problem.activation).requires_grad_()
     conv = getattr(torch.nn.functional, f"conv{rank}d")
     padded = torch.nn.functional.pad(x, [side for n in reversed(near) for side in (n, n + 3)])
     [want] = torch.autograd.grad(conv(padded, w, stride=stride, groups=groups), x, y)
     assert torch.equal(made.compute(y, w, EpilogueArgs())[0], want)
-    columns = columns_of(HALF.dtype, HALF.machine)
+    columns = columns_of(of.dtype, of.machine)
     numbers = stride, [side for pair in sides for side in pair], problem.dilation, groups
     shapes = problem.output, problem.stored_filter, problem.spatial
-    made = dense_passes.dgrad_pass(*shapes, numbers, ends=True, columns=columns, of=HALF)
+    made = dense_passes.dgrad_pass(*shapes, numbers, ends=True, columns=columns, of=of)
     got, _ = made.compute(y, w, EpilogueArgs(bias=bias, activation="relu"))
     assert torch.equal(got, (want + bias.view(-1, *[1] * rank)).relu())
 

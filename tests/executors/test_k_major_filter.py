@@ -50,7 +50,7 @@ def kernel_of(view: GemmView, spec: Any) -> Callable[..., None]:
         x, w = (
             tensor_at(t, torch.float32, s.shape, s.stride) for t, s in ((a, want.a), (b, want.b))
         )
-        if (*integers,)[2:] != (*runtime_integers(view).values(),):
+        if (*integers,)[2 + spec.concurrent :] != (*runtime_integers(view).values(),):
             ran.append((view, b, torch.empty(0)))
             return  # of another cloud, whose index buffers are not the view's
         ran.append((view, b, w.clone()))

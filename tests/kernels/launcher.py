@@ -224,6 +224,7 @@ def run_case(
     *,
     splits: int = 1,
     most: int = 2,
+    place: int = 0,
     shift: tuple[int, int, int] = (0, 0, 0),
     **options: Any,
 ) -> Ran:
@@ -257,9 +258,10 @@ def run_case(
         shape = compiled.spec.rows_of_sums(view.m, most), 2, view.l * view.n
         sums, parts = _on_device(memory, "statistics", torch.full(shape, torch.nan))
     ctas = (most,) if compiled.spec.tile.persistent else ()
+    places = (place,) if compiled.spec.concurrent else ()
     launch = launch_of(
         compiled.program, compiled.function, a.address, b.address, d, *indices,
-        as_argument((splits, case.out.numel(), *ctas, *runtime_integers(view).values())),
+        as_argument((splits, case.out.numel(), *places, *ctas, *runtime_integers(view).values())),
         epilogue.numbers or None, vectors, sources,
         None if sums is None else sums.address,
     )  # fmt: skip

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from layoutconv.gpu import group_norm
 from layoutconv.gpu.group_norm import GroupNorm
-from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import group_norm as kernels
 from layoutconv.kernels.pointwise.row_parts import THREADS
 from layoutconv.nn.dense_norm import on_kernels
+from layoutconv.planning.machine import starts_early
 from layoutconv.planning.norm_schedule import FLIGHT, NormShape
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from layoutconv.gpu import row_norm
 from layoutconv.gpu.row_norm import Norm
-from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import row_norm as kernels
@@ -26,6 +25,7 @@ from layoutconv.kernels.pointwise.merged_parts import PARTS_AT_ONCE
 from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
 from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
 from layoutconv.planning import norm_schedule
+from layoutconv.planning.machine import starts_early
 from layoutconv.planning.norm_schedule import NormShape
 from layoutconv.tensors.epilogue_in_torch import activate
 
