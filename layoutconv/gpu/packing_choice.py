@@ -29,7 +29,7 @@ from .select import choose_kernel
 from .voxel_runs import voxel_runs
 
 VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
-FEW = 16  # output channels, at most, for a wgrad that sums over cells of the activation
+FEW = 16  # channels, at most, that are packed
 # A pass with copies must take at most this share of the time without them, less these microseconds:
 # the host launches two more kernels.
 GAIN, HOST = 0.85, 8.0
@@ -246,9 +246,12 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
         whole = _in_whole_vectors(problem, of.vector)
         if max(map(prod, whole.shapes)) < MOST:
             yield whole
-    other = exchanged(problem) if problem.K <= FEW and problem.K < problem.C else None
+    # Filters are rows of the product: fewer than an instruction has leave some of its work undone,
+    # and the windows that it reads are of the side with more channels.
+    fewer = problem.K < ROWS and problem.K < problem.C
+    other = exchanged(problem) if fewer else None
     if other is not None:
-        for found in (PackedProblem(other), *of.packings(other)):
+        for found in (PackedProblem(other), *(of.packings(other) if problem.K <= FEW else ())):
             yield _wgrad(found, exchanges=True)
 
 

@@ -203,6 +203,23 @@ def test_channels_of_too_many_ctas_are_not_copied_to_runs() -> None:
     assert packed_wgrad(many, [wgrad_view(many)], TF32) is None
 
 
+@pytest.mark.parametrize("of", [HALF, TF32], ids=["fp16", "tf32"])
+def test_fewer_filters_than_rows_of_an_instruction_are_exchanged(of: Multiplied) -> None:
+    """They become columns, if the sums are long; the results are the same."""
+    decoder = ConvProblem((2, 96, 96, 96, 96), (48, 3, 3, 3), padding=1)
+    for K, is_exchanged in ((48, True), (64, False)):
+        problem = replace(decoder, filter=(K, 3, 3, 3))
+        found = packed_wgrad(problem, [wgrad_view(problem)], of)
+        assert (found is not None and found.exchanged) == is_exchanged
+    short = ConvProblem((32, 14, 14, 128), (32, 3, 3), padding=1)
+    assert packed_wgrad(short, [wgrad_view(short)], of) is None
+    *_, (direct, packings, y, x) = every_pass(ConvProblem((2, 6, 7, 40), (24, 3, 2), padding=1), of)
+    want, _ = direct.compute(as_torch(y), as_torch(x), EpilogueArgs())
+    [packed] = [packed for packed in packings if packed.exchanged]
+    found_too, _ = direct._replace(packed=packed).compute(as_torch(y), as_torch(x), EpilogueArgs())
+    assert torch.equal(found_too, want)
+
+
 def test_what_is_not_exchanged() -> None:
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), stride=2)) is None
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), padding=3)) is None
