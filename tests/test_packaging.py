@@ -35,6 +35,13 @@ def test_import_brings_nothing_heavy() -> None:
     assert loaded & heavy == set()
 
 
+def test_networks_bring_no_compiler() -> None:
+    """``torch._dynamo`` takes as long to import as torch, and ``torch.compile`` imports it."""
+    loaded = set(python("import sys, layoutconv.nn; print(*sys.modules)").split())
+    assert {"torch", "layoutconv.nn.fuse"} <= loaded
+    assert loaded & {"torch._dynamo", "torch._inductor", "cutlass"} == set()
+
+
 def test_import_takes_a_moment() -> None:
     """60 ms with the interpreter's start, on a machine of our own; the bound is for a busy one."""
     code = "import resource, layoutconv; print(resource.getrusage(resource.RUSAGE_SELF).ru_utime)"

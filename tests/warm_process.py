@@ -1,7 +1,7 @@
 """Python programs in processes of their own that need not import torch: that takes 2.7 s of each.
 
 They are forked from a server, one of each test process, that has imported torch and nothing of
-ours, and has run nothing. ``torch._dynamo``, which ``layoutconv.nn`` imports, is 1.2 s of it.
+ours, and has run nothing. ``torch._dynamo``, which optimizers import too, is 1.2 s of it.
 """
 
 from __future__ import annotations

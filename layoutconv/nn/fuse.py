@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.torch_internals import asked_while_tracing
 from ..ops import dense_passes
 from ..ops.autocast import AUTOCAST, lower
 from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_transpose
@@ -18,7 +19,7 @@ from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
-from .convolved_in_graph import sums_in_graph
+from .convolved_in_graph import is_dynamo_compiling, sums_in_graph
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
@@ -120,12 +121,23 @@ def _torchs_own(
 ) -> Tensor | None:
     """Run a pass under a transform, or as torch's own in a graph; None in all other cases."""
     if is_transformed():
+        if is_dynamo_compiling():
+            _keep_whole()
         return _apart(name, a, b, numbers, ending)
     found = sums_in_graph(name, a, b, numbers, ending)
     return None if found is None else after(*found)
 
 
-@torch.compiler.allow_in_graph
+@asked_while_tracing
+def _keep_whole() -> None:
+    """Let graphs of torch.compile call :func:`_apart`, whose insides it cannot trace.
+
+    A decorator of it would import the compiler: a third of the 3.4 s that ``import layoutconv.nn``
+    took.
+    """
+    torch.compiler.allow_in_graph(_apart)
+
+
 def _apart(
     name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> Tensor:
