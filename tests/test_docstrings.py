@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import linecache
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
@@ -37,10 +38,12 @@ def examples(module: ModuleType) -> Iterator[doctest.DocTest]:
 
 @pytest.mark.usefixtures("spconv_not_imported")
 @pytest.mark.parametrize("name", sorted(NAMES - {"layoutconv.__main__"}))
-def test_examples(name: str) -> None:
+def test_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("layoutconv.kernels."):
         pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
     module, runner = import_module(name), doctest.DocTestRunner()
+    # Each example has a debugger, which looks whether any file that was ever quoted has changed.
+    monkeypatch.setattr(linecache, "cache", {})
     for test in examples(module):
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
