@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -15,10 +15,8 @@ from .k_tiles import KTiles
 from .pipeline import PipelineConsumer, PipelineState, arrive, wait_full
 from .smem_tile import sync
 from .tma_im2col_copy import LoadOfA, LoadOfB
+from .warp_specialised import WarpSpecialised
 from .wgmma import KTileOperands, wait_for_products
-
-if TYPE_CHECKING:
-    from .mainloop_sm90 import MainloopSm90
 
 
 class Consumer:
@@ -33,7 +31,7 @@ class Consumer:
     """
 
     def __init__(
-        self, mainloop: MainloopSm90, a: LoadOfA, b: LoadOfB, k_tiles: KTiles, acc: Any
+        self, mainloop: WarpSpecialised, a: LoadOfA, b: LoadOfB, k_tiles: KTiles, acc: Any
     ) -> None:
         self.mainloop, self.a, self.b, self.k_tiles, self.acc = mainloop, a, b, k_tiles, acc
         self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -16,9 +16,7 @@ from .k_tiles import KTiles
 from .pipeline import PipelineProducer, PipelineState, arrive
 from .tma import TmaLoad, expect
 from .tma_im2col_copy import LoadOfA, LoadOfB
-
-if TYPE_CHECKING:
-    from .mainloop_sm90 import MainloopSm90
+from .warp_specialised import WarpSpecialised
 
 
 class Producer:
@@ -35,7 +33,7 @@ class Producer:
     (``CpAsyncLoad.tiles``).
     """
 
-    def __init__(self, mainloop: MainloopSm90, a: LoadOfA, b: LoadOfB, k_tiles: KTiles) -> None:
+    def __init__(self, mainloop: WarpSpecialised, a: LoadOfA, b: LoadOfB, k_tiles: KTiles) -> None:
         self.mainloop, self.a, self.b, self.k_tiles = mainloop, a, b, k_tiles
         self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs
         self.columns_per_tap = mainloop.halo.columns
