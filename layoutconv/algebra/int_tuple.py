@@ -13,11 +13,10 @@ from typing import Any
 from .errors import LayoutTypeError, LayoutValueError, shortly, text, too_deep, wrong_argument
 from .late import late
 from .numbers import is_no_integer
+from .plain_leaves import IntTuple as IntTuple
 from .plain_leaves import compact, digits_offset, is_plain, plain_offset
 from .plain_leaves import paired_leaves as paired_leaves
 from .values import Immutable, Shaped
-
-IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
 
 
 def flatten(t: IntTuple) -> tuple[Any, ...]:

@@ -6,12 +6,11 @@ Plain extents are exactly ``int`` and positive, plain strides exactly ``int``: :
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import DEEPEST
 
-if TYPE_CHECKING:
-    from .int_tuple import IntTuple
+IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
 
 
 def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
