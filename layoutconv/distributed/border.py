@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..base.outlive import to_be_kept
 from ..conv.problem import Ints
 from ..sparse import Coordinates, KernelMap, submanifold_map
 from ..sparse.maps.taps import Taps
+from .cloud import Border, Cloud
 from .route import Route, all_to_all, counts_from
-
-if TYPE_CHECKING:
-    from .cloud import Cloud
-
-
-class Border(NamedTuple):
-    """The two kernel maps of a submanifold convolution of a part: over its own cells, and the halo.
-
-    A sum over taps has two parts: over neighbours on this rank, which is the convolution of the
-    part alone, for all rows; and over neighbours on other ranks, which adds to few rows.
-    """
-
-    inside: KernelMap  # of the part by itself
-    halo: KernelMap  # from cells of other ranks to the cells here that read them
-    rows: Tensor  # int64: the rows of these cells here
-    route: Route  # that brings the halo's features
 
 
 def border_of(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..sparse import Coordinates, SparseTensor
+from ..sparse import Coordinates, KernelMap, SparseTensor
 from ..sparse.coords.keys import MAX_KEY
 from ..sparse.coords.morton import Curve
 from .agreement import Agreement, tensor_term
 from .group import place_in
 from .route import Route, all_to_all, carry, counts_from
-
-if TYPE_CHECKING:
-    from .border import Border
 
 _SAMPLES = 4096  # keys per rank to choose ranges from: within 0.1% of even for 4
 _SAME = "as many channels, the same dtype and the same grid on every rank"
@@ -103,6 +100,19 @@ def cloud_of(input: SparseTensor) -> Cloud:
         expected = "a tensor that lc.distributed.partition split"
         raise ArgumentError("input", expected, input.coordinates)
     return input.coordinates
+
+
+class Border(NamedTuple):
+    """The two kernel maps of a submanifold convolution of a part: over its own cells, and the halo.
+
+    A sum over taps has two parts: over neighbours on this rank, which is the convolution of the
+    part alone, for all rows; and over neighbours on other ranks, which adds to few rows.
+    """
+
+    inside: KernelMap  # of the part by itself
+    halo: KernelMap  # from cells of other ranks to the cells here that read them
+    rows: Tensor  # int64: the rows of these cells here
+    route: Route  # that brings the halo's features
 
 
 class Cloud(Coordinates):
