@@ -23,9 +23,10 @@ from ..absent import explain
 from ..core import Activation, ConvAlgo
 from ..version import INTERFACE
 from .core import SparseConvTensor, check_input
-from .indice_data import Geometry, map_of_layer
+from .indice_data import Geometry
+from .layer_maps import map_of_layer
 from .layers import GeometricLayer, check_rows, features_added
-from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
+from .weight_layouts import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
 

@@ -12,7 +12,8 @@ from ...whole_numbers import whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
 from .core import SparseConvTensor, check_input
-from .indice_data import Geometry, map_for
+from .indice_data import Geometry
+from .layer_maps import map_for
 from .layers import GeometricLayer
 from .modules import SparseModule
 
