@@ -18,10 +18,8 @@ from .rows import spread
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .sparse_tensor import SparseTensor
-
-
 Function = Callable[[Any, Any], Any]
+Rows = tuple["Tensor", Coordinates]  # features (rows, C), and the cell of each row
 
 
 def with_features(function: Function, features: Tensor, other: Any) -> Tensor | None:
@@ -48,27 +46,38 @@ def with_features(function: Function, features: Tensor, other: Any) -> Tensor | 
     return made
 
 
-def of_both(function: Function, x: SparseTensor, other: SparseTensor) -> tuple[Tensor, Coordinates]:
-    """Apply ``function`` to the features of two sparse tensors; return the result and its cells:
+def of_both(function: Function, x: Rows, other: Rows) -> Rows:
+    """Apply ``function`` to the features of two clouds of rows; return the result and its cells:
     the union of both, where absent features count as zero.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for other channels, another grid, and a
-    quotient of tensors with different cells.
+    quotient of rows with different cells.
     """
-    if x.features.shape[1] != other.features.shape[1]:
-        expected = f"a tensor of {x.features.shape[1]} channels"
-        raise ArgumentError("other", expected, other.features.shape[1])
-    a, b = x.coordinates, other.coordinates
-    if a is b:
-        return function(x.features, other.features), a
-    check_one_grid(a, b)
-    x, other = x.unpadded(), other.unpadded()
-    cells, (of_x, of_y) = union([x.coordinates, other.coordinates])
+    if x[0].shape[1] != other[0].shape[1]:
+        expected = f"a tensor of {x[0].shape[1]} channels"
+        raise ArgumentError("other", expected, other[0].shape[1])
+    if x[1] is other[1]:
+        return function(x[0], other[0]), x[1]
+    check_one_grid(x[1], other[1])
+    (ours, a), (theirs, b) = unpadded(*x), unpadded(*other)
+    cells, (of_x, of_y) = union([a, b])
     count = len(cells)
-    if function is operator.truediv and not len(x) == len(other) == count:
+    if function is operator.truediv and not len(a) == len(b) == count:
         expected = "a tensor of the same cells, as other cells have no divisor"
-        raise ArgumentError("other", expected, f"{count} cells in both, {len(other)} in this")
-    return function(spread(x.features, of_x, count), spread(other.features, of_y, count)), cells
+        raise ArgumentError("other", expected, f"{count} cells in both, {len(b)} in this")
+    return function(spread(ours, of_x, count), spread(theirs, of_y, count)), cells
+
+
+def unpadded(features: Tensor, cells: Coordinates) -> Rows:
+    """Return the rows that have a cell, in their order (waits for the device).
+
+    Raises ``ArgumentError`` if cells are missing, since a capacity was too small for them.
+    """
+    if not cells.padded:
+        return features, cells
+    cells.refuse_overflow()
+    rows = (cells.cells[:, 0] >= 0).nonzero()[:, 0]
+    return features[rows], cells.at(cells.cells[rows], padded=False)
 
 
 def check_one_grid(a: Coordinates, b: Coordinates) -> None:

@@ -227,7 +227,10 @@ class SparseTensor(NoTensor):
 
     def _combined(self, function: Any, other: Any) -> SparseTensor:
         if isinstance(other, SparseTensor):
-            features, cells = arithmetic.of_both(function, self, other)
+            ours = self.features, self.coordinates
+            features, cells = arithmetic.of_both(
+                function, ours, (other.features, other.coordinates)
+            )
             if cells is not self.coordinates:
                 return SparseTensor(features, cells)
         else:
@@ -320,11 +323,7 @@ class SparseTensor(NoTensor):
         """
         if not self.coordinates.padded:
             return self
-        self.coordinates.refuse_overflow()
-        cells = self.coordinates.cells
-        rows = (cells[:, 0] >= 0).nonzero()[:, 0]
-        coordinates = self.coordinates.at(cells[rows], padded=False)
-        return SparseTensor(self.features[rows], coordinates)
+        return SparseTensor(*arithmetic.unpadded(self.features, self.coordinates))
 
     def dense(self) -> Tensor:
         """Return the stored grid, (N, D, H, W, C), zero where there is no row; differentiable.
