@@ -23,7 +23,7 @@ from ..common.compiled import compiled
 from ..common.dsl import Int32, Int64, cute, make_fake_tensor
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES
-from ..compile import beside
+from ..compile import background
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
 
@@ -170,7 +170,7 @@ def are_at_hand(kernels: Sequence[PerRank | Chain], device: int) -> bool:
         return True
     arch = _arch(device)
     loads = (((*kernel.key, arch), partial(load_per_rank, kernel, arch)) for kernel in absent)
-    return beside.are_at_hand(list(loads))
+    return background.are_at_hand(list(loads))
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""Kernels that are compiled beside a program cost it little, and never end it."""
+"""Kernels compiled in the background: they cost the program little, and never end it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layoutconv.kernels.compile.beside import are_at_hand
+from layoutconv.kernels.compile.background import are_at_hand
 
 
 def test_kernels_that_are_not_there_are_looked_for_once_in_a_while(

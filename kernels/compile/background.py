@@ -1,4 +1,4 @@
-"""Compile kernels in other processes, while this one goes on without them."""
+"""Compile kernels in the background, in other processes; calls go on without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Load = Callable[[], object]  # loads a kernel; can be pickled
 
 AGAIN = 1.0  # seconds between two look-ups of a kernel; one takes 0.2 ms
 _begun: BoundedCache[Hashable, float] = BoundedCache(  # the time of each kernel's last look-up
-    "kernels compiled beside", entries=256, nbytes=1 << 20
+    "kernels compiled in the background", entries=256, nbytes=1 << 20
 )
 
 
