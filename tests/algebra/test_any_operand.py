@@ -1,8 +1,8 @@
 """Any operand in any place: an answer or an error of the algebra, soon; numbers are numbers.
 
-Operands that make no sense in any place are in ``senseless.py``. Here are those that make sense
-somewhere, drawn at random in one place, in several, and deep in a tuple, by position and by name.
-``LAYOUTCONV_CAMPAIGN`` is the number of calls of each name, 40 by default.
+Operands that are invalid in every place are in ``invalid_operands.py``. Here are those that are
+valid somewhere, drawn at random in one place, in several, and deep in a tuple, by position and by
+name. ``LAYOUTCONV_CAMPAIGN`` is the number of calls of each name, 40 by default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import layoutconv.algebra as lc
 from layoutconv.algebra import F2, ComposedLayout, E, Layout, LayoutError, Swizzle, SymInt, Tensor
 from layoutconv.testing.random_layouts import STRIDE_KINDS, Cyclic, of_kind, over
 
-from .senseless import CALLS, COPY, MAKERS, MMA, OTHER_CALLS
+from .invalid_operands import CALLS, COPY, MAKERS, MMA, OTHER_CALLS
 
 CASES = int(os.environ.get("LAYOUTCONV_CAMPAIGN", "40"))
 SECONDS = 0.1

@@ -17,7 +17,7 @@ import pytest
 import layoutconv
 from layoutconv import algebra
 
-from .senseless import CALLS
+from .invalid_operands import CALLS
 
 
 def test_every_exported_name_is_the_thing_and_not_a_module():

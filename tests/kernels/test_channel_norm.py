@@ -20,8 +20,8 @@ from layoutconv.planning.channel_schedule import AT_ONCE, ChannelNormShape, lane
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
-from .test_dependents import MEMORY, START, WAIT
 from .test_group_norm import EPS, images, numbers
+from .test_pdl import MEMORY, START, WAIT
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from layoutconv.planning.norm_schedule import FLIGHT, NormShape
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
-from .test_dependents import MEMORY, START, WAIT
+from .test_pdl import MEMORY, START, WAIT
 
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
 # Dtypes of images, of parameters and of results, what follows, channels and groups.

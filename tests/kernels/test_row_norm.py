@@ -31,7 +31,7 @@ from layoutconv.tensors.epilogue_in_torch import activate
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
-from .test_dependents import MEMORY, START, WAIT
+from .test_pdl import MEMORY, START, WAIT
 
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
 

@@ -1,4 +1,4 @@
-"""Calls past torch's dispatcher: the operators' bits and errors, and who has to take those."""
+"""Calls that bypass torch's dispatcher: the operators' bits and errors, and which may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that make no sense: an error of the algebra says which, and never one of Python's."""
+"""Invalid operands: an error of the algebra names each, and never one of Python's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, LayoutTypeError
 
-from .senseless import ACCEPTED, CALLS, MAKERS, OTHER_CALLS, SENSELESS
+from .invalid_operands import ACCEPTED, CALLS, MAKERS, OTHER_CALLS, SENSELESS
 
 # A user's function may raise what it likes: theirs is handed on.
 USERS_OWN = {("transform_leaf", 0), ("hier_unzip", "splitter")}

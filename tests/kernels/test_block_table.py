@@ -1,4 +1,4 @@
-"""The table of blocks in the machine: keys of 32 and of 64 bits, and its status."""
+"""The block table in the simulator: keys of 32 and of 64 bits, and its status."""
 
 from __future__ import annotations
 

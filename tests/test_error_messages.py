@@ -1,4 +1,4 @@
-"""First contact with trouble: each ends in a sentence that says what to do, and nothing is broken.
+"""Errors of machines, disks and processes: each says in a sentence what to do, and breaks nothing.
 
 GPUs and drivers are stand-ins. Full disks, signals, processes and the compiler are real.
 """
@@ -344,7 +344,7 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
 def test_ctrl_c_in_the_middle_of_a_compile(start: Start, folder: Path) -> None:
     """At several moments of it. Then the same process compiles, and keeps, what was broken off."""
     process = start(f"""
-import tests.test_trouble as here
+import tests.test_error_messages as here
 from layoutconv.kernels.compile import store
 import cutlass, tvm_ffi
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))

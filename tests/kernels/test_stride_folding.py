@@ -1,4 +1,4 @@
-"""Folded lines in kernels: taps that share rows, without what of them is outside the filter."""
+"""Stride folding in kernels: taps share rows, and cells outside the filter are not multiplied."""
 
 from __future__ import annotations
 

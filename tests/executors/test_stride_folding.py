@@ -1,4 +1,4 @@
-"""Which forward passes read folded lines, and that they compute what the others do."""
+"""Stride folding: which forward passes use it, and that they compute what the others do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that start while the one before them ends wait before they touch memory."""
+"""Programmatic dependent launch: kernels wait for their predecessor before they touch memory."""
 
 from __future__ import annotations
 

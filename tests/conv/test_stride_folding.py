@@ -1,4 +1,4 @@
-"""Folded lines: the forward pass multiplies what the loop nest does."""
+"""Stride folding: the forward pass multiplies what the loop nest does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a map's inverse in the machine, against that of the CPU."""
+"""Inverse maps by kernels, in the simulator: the index is that of the CPU."""
 
 from __future__ import annotations
 

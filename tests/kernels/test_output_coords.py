@@ -1,4 +1,4 @@
-"""The cells that a convolution reaches, in the machine, against a Python set."""
+"""Output coordinates by kernels, in the simulator, against a Python set."""
 
 from __future__ import annotations
 
