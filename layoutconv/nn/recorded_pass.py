@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from inspect import Parameter, signature
+from opcode import opmap
 from threading import RLock
 from typing import Any
 
@@ -60,26 +61,43 @@ def recorded(module: Any, *, training: bool = True, rewrites: bool = True) -> Gr
 
 
 class Proxy(torch.fx.Proxy):
-    """A proxy that passes for a tensor, and records operations in place."""
+    """A proxy that passes for a tensor where Python code asks, and records operations in place.
+
+    C++ asks, too, and would go on to read the memory of a tensor: to it this is no tensor.
+    """
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        if _applies(sys._getframe(1)):  # C++ would go on to read the memory of a tensor
+        frame = sys._getframe(1)
+        if _applies(frame):
             raise UnknownPass("torch.fx cannot record a function that reads numbers")
-        return torch.Tensor
+        return torch.Tensor if _asks(frame) else Proxy
+
+
+def _asks(frame: Any) -> bool:
+    """Return whether code may itself ask for the class of a value: it names ``isinstance``, by this
+    or another name, or ``__class__``, or matches a pattern.
+    """
+    code, known = frame.f_code, frame.f_globals
+    names = {*code.co_names, *code.co_freevars}
+    if not _ASKING.isdisjoint(names) or any(known.get(name) is isinstance for name in names):
+        return True
+    return opmap.get("MATCH_CLASS") in code.co_code[::2]
+
+
+_ASKING = frozenset({"isinstance", "__class__"})
 
 
 def _applies(frame: Any) -> bool:
     """Return whether code may call a function of ``_READERS``: it has the name, or a global name
-    of ``apply``, or is what torch calls in ``apply``.
+    of ``apply``, or is of torch's transforms of functions, which read values in C++.
     """
     names, known = frame.f_code.co_names, frame.f_globals
     if not _READERS.isdisjoint(names) or any(
         getattr(known.get(name), "__name__", "") == "apply" for name in names
     ):
         return True
-    inner = str(known.get("__name__")).startswith(FUNCTORCH)
-    return inner and _applies(frame.f_back)
+    return str(known.get("__name__")).startswith((FUNCTORCH, "torch.jit."))
 
 
 def _in_place(name: str) -> Any:

@@ -191,6 +191,10 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
     "arange": lambda x: x + torch.arange(x.shape[-1]).to(x),
     "zeros": lambda x: x + torch.zeros(x.shape[-1], dtype=x.dtype),
     "full": lambda x: x + torch.full((1,), x.shape[-1], dtype=x.dtype),
+    "a constructor": lambda x: torch.DoubleTensor(x),
+    "nested": lambda x: x + torch.nested.nested_tensor([x.detach()]).unbind()[0],
+    "a gradient": lambda x: torch.func.grad(lambda v: v.sum())(x),
+    "a trace": lambda x: torch.jit.trace(lambda v: v, x)(x),
     "a function of autograd": lambda x: Doubled.apply(x),
     "a function of autograd by another name": lambda x: doubled(x),
 }
