@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-from tiled_cases import SHAPES, cases
+from tiled_cases import SHAPES, cases, nested
 
 os.environ["CUTE_DSL_ARCH"] = "sm_90a"
 
@@ -28,10 +28,6 @@ def text(*values):
 def layout(pair):
     shape, stride = pair
     return cute.make_layout(nested(shape), stride=nested(stride))
-
-
-def nested(entry):
-    return tuple(map(nested, entry)) if isinstance(entry, list) else entry
 
 
 def tiled_mma(case):

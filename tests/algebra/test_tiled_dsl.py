@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiled_cases import cases
+from tiled_cases import cases, nested
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout
@@ -21,10 +21,6 @@ from layoutconv.algebra import Layout
 COUNT = int(os.environ.get("LAYOUTCONV_TILED", "160"))
 SEED = int(os.environ.get("LAYOUTCONV_TILED_SEED", "1"))
 MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
-
-
-def nested(entry):
-    return tuple(map(nested, entry)) if isinstance(entry, list) else entry
 
 
 def layout(pair):

@@ -16,6 +16,11 @@ def cases(seed: int, count: int) -> list[dict[str, Any]]:
     return [makers[i % len(makers)](random) for i in range(count)]
 
 
+def nested(entry: Any) -> Any:
+    """Return an entry of JSON with tuples for lists."""
+    return tuple(map(nested, entry)) if isinstance(entry, list) else entry
+
+
 def ordered(random: Random, extents: list[int]) -> tuple[list[int], list[int]]:
     """A compact layout of these extents, the modes in any order of speed."""
     strides, current = [0] * len(extents), 1

@@ -1,4 +1,4 @@
-"""spconv's settings, which its users assign."""
+"""Settings and versions of other libraries' interfaces, which users assign."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from layoutconv.compat import torchsparse
 from layoutconv.compat.spconv import constants as settings
 
 
@@ -16,3 +17,11 @@ def constants() -> Iterator[ModuleType]:
     before = dict(vars(settings))
     yield settings
     vars(settings).update(before)
+
+
+@pytest.fixture(params=["2.1", "1.4"])
+def version(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Versions of TorchSparse's interface; afterwards it is the newer one."""
+    torchsparse.set_interface(request.param)
+    yield request.param
+    torchsparse.set_interface("2.1")

@@ -25,13 +25,6 @@ from .. import precision
 Cell = tuple[int, ...]
 
 
-@pytest.fixture(params=["2.1", "1.4"])
-def version(request):
-    torchsparse.set_interface(request.param)
-    yield request.param
-    torchsparse.set_interface("2.1")
-
-
 @pytest.fixture
 def old():
     torchsparse.set_interface("1.4")

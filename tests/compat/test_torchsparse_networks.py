@@ -19,13 +19,6 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 EXTENT, GRID = 15, 16  # cells there are, in a grid of so many along each axis
 
 
-@pytest.fixture(params=["2.1", "1.4"])
-def version(request):
-    torchsparse.set_interface(request.param)
-    yield request.param
-    torchsparse.set_interface("2.1")
-
-
 def cloud(seed=0, rows=400, channels=4, stride=1, high=EXTENT):
     """A tensor of some interface, and its coordinates (batch, x, y, z) in units of the stride."""
     random = torch.Generator().manual_seed(seed)

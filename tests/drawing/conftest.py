@@ -1,12 +1,15 @@
-"""The command line of pictures, where it refuses."""
+"""The command line of pictures, where it refuses, and a server of theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from layoutconv.cli import main
+from layoutconv.drawing.serve import Server
+
+from .serving import served
 
 Refused = Callable[[list[str]], str]
 
@@ -22,3 +25,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         return error
 
     return call
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served() as server:
+        yield server

@@ -17,8 +17,6 @@ from layoutconv.drawing.api import draw
 from layoutconv.drawing.serve import EXAMPLES, Server
 from layoutconv.drawing.steps import steps
 
-from .serving import served
-
 playwright = pytest.importorskip("playwright.sync_api", reason="wants pip install playwright")
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -36,12 +34,6 @@ def chromium() -> Iterator[Any]:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with served() as server:
-        yield server
 
 
 @pytest.fixture

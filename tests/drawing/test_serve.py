@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
 from html import escape
@@ -29,15 +28,8 @@ from layoutconv.drawing.serve import EXAMPLES, Server
 from layoutconv.drawing.steps import steps
 
 from .conftest import Refused
-from .serving import served
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with served() as server:
-        yield server
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> HTTPResponse:

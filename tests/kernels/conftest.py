@@ -23,6 +23,15 @@ def launches() -> Iterator[Any]:
         yield launches
 
 
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Any]:
+    """Launches of kernels of clouds in the simulator, with all CTAs that they ask for."""
+    from .cloud_launcher import in_the_machine
+
+    with in_the_machine() as launches:
+        yield launches
+
+
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[Callable[..., None]]:
     """A function: on an A100 that is not there, ``load`` loads kernels, as a ``name`` of a module.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,10 @@ from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import channel_norm as kernels
 from layoutconv.planning.channel_schedule import AT_ONCE, ChannelNormShape, lanes_of
 
-from .cloud_launcher import SEEDS, Launches, few, in_the_machine
+from .cloud_launcher import SEEDS, Launches, few
 from .draws import draws
 from .test_group_norm import EPS, images, numbers
 from .test_pdl import MEMORY, START, WAIT
-
-
-@pytest.fixture(scope="module")
-def launches() -> Iterator[Launches]:
-    with in_the_machine() as launches:
-        yield launches
 
 
 @settings(few, max_examples=draws(10))
@@ -39,10 +32,10 @@ def launches() -> Iterator[Launches]:
     ]),
 )  # fmt: skip
 def test_it_is_the_norm_of_each_voxel(
-    launches: Launches, seed: int, N: int, rows: int, kind: tuple[torch.dtype, int, bool]
+    simulated: Launches, seed: int, N: int, rows: int, kind: tuple[torch.dtype, int, bool]
 ) -> None:
     dtype, C, biased = kind
-    launches.seed = seed
+    simulated.seed = seed
     weight, bias = (numbers(seed + 1 + i, C, dtype=dtype).view(C, 1, 1) for i in range(2))
     norm = ChannelNorm(weight, bias if biased else None, C**0.5, 1e-12)
     x = images(seed, N, rows, C, dtype=dtype)
@@ -56,7 +49,7 @@ def test_it_is_the_norm_of_each_voxel(
     torch.testing.assert_close(found.double(), y, rtol=0, atol=limit)
 
 
-def test_what_is_not_a_number_stays_in_its_voxel(launches: Launches) -> None:
+def test_what_is_not_a_number_stays_in_its_voxel(simulated: Launches) -> None:
     x = images(0, 2, 30, 8, dtype=torch.float32)
     x[1, 5, 7], x[0, 2, 3] = torch.nan, torch.inf
     norm = ChannelNorm(torch.ones(8), None, 1.0, 1e-12)

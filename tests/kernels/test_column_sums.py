@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,16 +10,10 @@ from hypothesis import strategies as st
 from layoutconv.gpu.column_sums import MANY_PARTS, column_sums, takes
 from layoutconv.planning.norm_schedule import PARTS, schedule
 
-from .cloud_launcher import Launches, few, in_the_machine
+from .cloud_launcher import Launches, few
 
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 HALF_AN_ULP = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
-
-
-@pytest.fixture(scope="module")
-def launches() -> Iterator[Launches]:
-    with in_the_machine() as launches:
-        yield launches
 
 
 def check(x: torch.Tensor, dtype: torch.dtype) -> None:
@@ -36,25 +28,25 @@ def check(x: torch.Tensor, dtype: torch.dtype) -> None:
 @few
 @given(st.integers(1, 700), st.integers(1, 70), st.sampled_from(DTYPES), st.sampled_from(DTYPES))
 def test_sums_are_exact_and_rounded_once(
-    launches: Launches, rows: int, columns: int, dtype: torch.dtype, out: torch.dtype
+    simulated: Launches, rows: int, columns: int, dtype: torch.dtype, out: torch.dtype
 ) -> None:
-    launches.seed = rows
+    simulated.seed = rows
     random = torch.Generator().manual_seed(columns)
     check(torch.randint(-9, 10, (rows, columns), generator=random).to(dtype), out)
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_many_parts_are_merged_in_one_order(launches: Launches, seed: int) -> None:
+def test_many_parts_are_merged_in_one_order(simulated: Launches, seed: int) -> None:
     """Whatever CTAs run first: bits of sums that are not exact."""
     x = torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)).half()
-    launches.seed = 0
+    simulated.seed = 0
     first = column_sums(x, torch.float32)
-    launches.seed = seed
+    simulated.seed = seed
     assert torch.equal(column_sums(x, torch.float32), first)
     assert torch.allclose(first.double(), x.double().sum(0), rtol=0, atol=1e-3)
 
 
-def test_infinities_and_nans_stay_in_their_columns(launches: Launches) -> None:
+def test_infinities_and_nans_stay_in_their_columns(simulated: Launches) -> None:
     x = torch.zeros(300, 8)
     x[7, 1], x[200, 2], x[3, 3], x[4, 3] = torch.inf, torch.nan, torch.inf, -torch.inf
     found = column_sums(x, torch.float32)

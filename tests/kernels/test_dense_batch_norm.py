@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,24 +14,18 @@ from layoutconv.gpu import row_norm
 from layoutconv.nn import dense_batch_norm
 from layoutconv.tensors.epilogue_in_torch import activate
 
-from .cloud_launcher import Launches, in_the_machine
+from .cloud_launcher import Launches
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
 
 
-@pytest.fixture(scope="module")
-def launches() -> Iterator[Launches]:
-    with in_the_machine() as launches:
-        yield launches
-
-
 @pytest.fixture(autouse=True)
-def may_launch(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Launches:
+def may_launch(simulated: Launches, monkeypatch: pytest.MonkeyPatch) -> Launches:
     """A CPU whose images kernels are launched of."""
     monkeypatch.setattr(dense_batch_norm, "may_launch", lambda input: True)
-    launches.kinds.clear()
-    return launches
+    simulated.kinds.clear()
+    return simulated
 
 
 def images(seed: int, *shape: int, dtype: torch.dtype = torch.float32, mean: float = 0.0) -> Tensor:

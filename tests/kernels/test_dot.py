@@ -26,16 +26,12 @@ from layoutconv.planning.window_schedule import WindowShape
 from layoutconv.tensors.epilogue_in_torch import apply_steps
 from layoutconv.tensors.tensor_checks import columns_of
 from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Pointwise, Residual, Scale
-from layoutconv.view.gemm_view import GemmView, locate, stages
+from layoutconv.view.gemm_view import GemmView, locate
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
 from ..grid_cover import with_deep
-from .launcher import integers
+from .launcher import integers, storage
 from .simulated import simulated
-
-
-def storage(layout: Any) -> tuple[int, ...]:
-    return tuple(map(int, stages(layout)[-1].layout.shape))
 
 
 def read(layout: Any, x: Tensor, k: int, l: int) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from layoutconv.nn.dense_norm import on_kernels
 from layoutconv.planning.machine import starts_early
 from layoutconv.planning.norm_schedule import FLIGHT, NormShape
 
-from .cloud_launcher import SEEDS, Launches, few, in_the_machine
+from .cloud_launcher import SEEDS, Launches, few
 from .draws import draws
 from .test_pdl import MEMORY, START, WAIT
 
@@ -38,12 +37,6 @@ KINDS = [
     (torch.float32, None, torch.float32, None, (3, 3)),
     (torch.float16, None, torch.float16, "silu", (6, 2)),
 ]
-
-
-@pytest.fixture(scope="module")
-def launches() -> Iterator[Launches]:
-    with in_the_machine() as launches:
-        yield launches
 
 
 def numbers(seed: int, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -101,10 +94,10 @@ def check(x: Tensor, norm: GroupNorm, grad: Tensor) -> None:
     kind=st.sampled_from(KINDS), mean=st.sampled_from([0.0, 30.0]),
 )  # fmt: skip
 def test_it_is_the_norm_of_each_image_and_group(
-    launches: Launches, seed: int, N: int, rows: int, kind: Any, mean: float
+    simulated: Launches, seed: int, N: int, rows: int, kind: Any, mean: float
 ) -> None:
     dtype, of_parameters, stored, activation, (C, groups) = kind
-    launches.seed = seed
+    simulated.seed = seed
     weight = bias = None
     if of_parameters is not None:
         weight, bias = numbers(seed + 1, 2, C, dtype=of_parameters)
@@ -114,25 +107,25 @@ def test_it_is_the_norm_of_each_image_and_group(
 
 
 @pytest.mark.parametrize(("C", "groups"), [(320, 32), (128, 1), (96, 96)])
-def test_groups_span_blocks_of_columns(launches: Launches, C: int, groups: int) -> None:
+def test_groups_span_blocks_of_columns(simulated: Launches, C: int, groups: int) -> None:
     weight, bias = numbers(1, 2, C, dtype=torch.float32)
     norm = GroupNorm(groups, weight, bias, 1e-5, "silu", 0.0, torch.float16)
     shape = 2, 70, C
     check(images(2, *shape, dtype=torch.float16), norm, images(3, *shape, dtype=torch.float16))
 
 
-def test_results_do_not_depend_on_which_cta_is_first(launches: Launches) -> None:
+def test_results_do_not_depend_on_which_cta_is_first(simulated: Launches) -> None:
     x, grad = (images(seed, 3, 500, 24, dtype=torch.float16) for seed in range(2))
     norm = GroupNorm(3, None, None, 1e-5, None, 0.0, torch.float16)
     found = []
     for seed in 0, 7:
-        launches.seed = seed
+        simulated.seed = seed
         out, statistics = group_norm.normalised(x, norm)
         found.append((out, statistics, *group_norm.gradients(x, norm, statistics, grad)))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def test_what_is_not_a_number_stays_in_its_group(launches: Launches) -> None:
+def test_what_is_not_a_number_stays_in_its_group(simulated: Launches) -> None:
     x = images(0, 2, 40, 8, dtype=torch.float32)
     x[1, 5, 7] = torch.nan
     norm = GroupNorm(4, None, None, 1e-5, "relu", 0.0, torch.float32)
@@ -144,7 +137,7 @@ def test_what_is_not_a_number_stays_in_its_group(launches: Launches) -> None:
     assert torch.equal(statistics.isnan().any(2), wrong[:, ::2])
 
 
-def test_autograd_goes_through_any_number_of_times(launches: Launches) -> None:
+def test_autograd_goes_through_any_number_of_times(simulated: Launches) -> None:
     """Results may be written to, as by ``ReLU(inplace=True)``; gradients come in any memory."""
     x = images(0, 2, 50, 6, dtype=torch.float32).requires_grad_()
     weight, bias = (numbers(1 + i, 6, dtype=torch.float32).requires_grad_() for i in range(2))
@@ -162,7 +155,7 @@ def test_autograd_goes_through_any_number_of_times(launches: Launches) -> None:
     assert on_kernels(x, norm).stride() == x.stride()
 
 
-def test_batches_of_gradients(launches: Launches) -> None:
+def test_batches_of_gradients(simulated: Launches) -> None:
     """As ``torch.autograd.functional.jacobian(vectorize=True)`` asks for; kernels take none."""
     x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
     weight, bias = (numbers(1 + i, 6, dtype=torch.float32).requires_grad_() for i in range(2))
@@ -176,7 +169,7 @@ def test_batches_of_gradients(launches: Launches) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_gradient_that_is_to_be_negated(launches: Launches) -> None:
+def test_a_gradient_that_is_to_be_negated(simulated: Launches) -> None:
     x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
     norm, grad = GroupNorm(2, None, None, 1e-3, "silu", 0.0, torch.float32), torch.ones_like(x)
     y = on_kernels(x, norm)

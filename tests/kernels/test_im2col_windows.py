@@ -39,6 +39,7 @@ from .mutations import replace as mutated
 from .test_im2col import brought, random_problem
 from .test_tma import check_copies, copies
 from .tiles import retiled
+from .view_cases import wide
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 TILE = specialized((64, 64, 32), (4, 1), 3, halo_taps=3)
@@ -50,12 +51,6 @@ VOLUMES = ConvProblem((2, 3, 4, 7, 64), (64, 3, 2, 3), padding=1)
 GROUPS = ConvProblem((1, 3, 4, 7, 128), (64, 2, 2, 3), padding=1, groups=2)
 FEW = ConvProblem((2, 9, 64), (8, 3), padding=1)
 STRADDLING = ConvProblem((1, 3, 9, 8), (40, 2, 3), padding=1)
-
-
-def wide(view: GemmView) -> GemmView:
-    found = widened(view)
-    assert found is not None
-    return found
 
 
 def gradient(problem: ConvProblem) -> GemmView:

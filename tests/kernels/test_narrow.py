@@ -13,7 +13,6 @@ from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.conv.packed_channels import exchanged
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import legality
-from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_spec import run_of
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
@@ -27,18 +26,13 @@ from .launcher import KINDS, Case, Kind, check_kind_runs, check_view_runs, run_c
 from .test_epilogue import check
 from .test_skip import kernel_map
 from .tiles import retiled
+from .view_cases import wide
 
 F16, F32 = torch.float16, torch.float32
 AMPERE = TileConfig((64, 8, 32), (4, 1), 2)
 HOPPER = specialized((128, 8, 32), (4, 1), 3)
 ONE_WARP = replace(HOPPER, load=Load.TMA_WARP)
 PERSISTENT = persistent((128, 8, 32), (4, 1), 2)
-
-
-def wide(view: GemmView) -> GemmView:
-    found = widened(view)
-    assert found is not None
-    return found
 
 
 def fprop(K: int, C: int = 32, *, taps: int = 3) -> GemmView:

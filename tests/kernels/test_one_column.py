@@ -15,7 +15,6 @@ import torch
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.kernels.gemm import tma
-from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.schedule import Load, TileScheduler
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import memory_of_b
@@ -28,18 +27,13 @@ from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
 from .mutations import put
 from .test_skip import kernel_map
 from .tiles import retiled
+from .view_cases import wide
 
 F16, F32, FP8 = torch.float16, torch.float32, torch.float8_e4m3fn
 TILE = specialized((64, 16, 64), (4, 1), 2)
 ONE_WARP = replace(TILE, load=Load.TMA_WARP)
 PERSISTENT = replace(ONE_WARP, scheduler=TileScheduler.STATIC_PERSISTENT)
 RESIDENT = replace(PERSISTENT, b_resident=3)
-
-
-def wide(view: GemmView) -> GemmView:
-    found = widened(view)
-    assert found is not None
-    return found
 
 
 def fprop(*extents: int, filter: tuple[int, ...] = (3, 3), **options: Any) -> GemmView:

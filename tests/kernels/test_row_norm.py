@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,11 @@ from layoutconv.planning.machine import starts_early
 from layoutconv.planning.norm_schedule import NormShape
 from layoutconv.tensors.epilogue_in_torch import activate
 
-from .cloud_launcher import SEEDS, Launches, few, in_the_machine
+from .cloud_launcher import SEEDS, Launches, few
 from .draws import draws
 from .test_pdl import MEMORY, START, WAIT
 
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
-
-
-@pytest.fixture(scope="module")
-def launches() -> Iterator[Launches]:
-    with in_the_machine() as launches:
-        yield launches
 
 
 def definition(
@@ -128,10 +121,10 @@ def features(seed: int, rows: int, C: int, dtype: torch.dtype, mean: float = 0.0
     empty=st.sampled_from([0.0, 0.3, 0.9]), mean=st.sampled_from([0.0, 30.0]),
 )  # fmt: skip
 def test_it_is_the_norm_of_the_rows_that_are_there(
-    launches: Launches, seed: int, rows: int, C: int, kind: Any, empty: float, mean: float
+    simulated: Launches, seed: int, rows: int, C: int, kind: Any, empty: float, mean: float
 ) -> None:
     dtype, masked, last, affine, added = kind
-    launches.seed = seed
+    simulated.seed = seed
     random = torch.Generator().manual_seed(seed)
     there = torch.rand(rows, generator=random) >= empty if masked else None
     if there is not None:
@@ -182,7 +175,7 @@ def told_of(rows: Tensor, eps: float) -> Tensor:
 @pytest.mark.parametrize(("C", "dtype"), [(20, torch.float32), (72, torch.float16)])
 @pytest.mark.chessboard
 def test_over_ranks_it_is_the_norm_of_the_rows_of_all(
-    launches: Launches, own: int, others: int, masked: bool, C: int, dtype: torch.dtype
+    simulated: Launches, own: int, others: int, masked: bool, C: int, dtype: torch.dtype
 ) -> None:
     """A rank may have one row, or none."""
     rows = 700
@@ -218,7 +211,7 @@ def test_over_ranks_it_is_the_norm_of_the_rows_of_all(
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_what_is_not_a_number_reaches_every_rank(launches: Launches, wrong: float) -> None:
+def test_what_is_not_a_number_reaches_every_rank(simulated: Launches, wrong: float) -> None:
     x, grad = features(0, 90, 4, torch.float32), torch.ones(90, 4)
     x[70, 2] = wrong  # of another rank
     norm = Norm(None, None, None, 0.5, 1e-5)
@@ -232,13 +225,13 @@ def test_what_is_not_a_number_reaches_every_rank(launches: Launches, wrong: floa
     assert running[1].isnan().tolist() == [False, False, True, False]
 
 
-def test_a_mean_beside_which_the_deviation_is_small(launches: Launches) -> None:
+def test_a_mean_beside_which_the_deviation_is_small(simulated: Launches) -> None:
     """Sums of squares in float32 would have no digit of the variance."""
     x = features(0, 600, 8, torch.float32) + 3000
     check(x, Norm(None, None, None, 0.1, 1e-5), features(1, 600, 8, torch.float32))
 
 
-def test_rows_without_a_cell_alone(launches: Launches) -> None:
+def test_rows_without_a_cell_alone(simulated: Launches) -> None:
     x, nothing = torch.full((40, 4), torch.nan), torch.zeros(40, dtype=torch.bool)
     running = torch.zeros(4), torch.ones(4)
     out, kept = row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, nothing))
@@ -247,7 +240,7 @@ def test_rows_without_a_cell_alone(launches: Launches) -> None:
     assert (running[0].tolist(), running[1].tolist()) == ([0.0] * 4, [1.0] * 4)
 
 
-def test_one_row_changes_no_running_statistic(launches: Launches) -> None:
+def test_one_row_changes_no_running_statistic(simulated: Launches) -> None:
     x, there = torch.randn(9, 4), torch.arange(9) == 5
     running = torch.zeros(4), torch.ones(4)
     out, _ = row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, there))
@@ -256,7 +249,7 @@ def test_one_row_changes_no_running_statistic(launches: Launches) -> None:
 
 
 @pytest.mark.parametrize(("rows", "C"), [(700, 136), (40, 4), (9, 3)])
-def test_a_batch_is_counted_once(launches: Launches, rows: int, C: int) -> None:
+def test_a_batch_is_counted_once(simulated: Launches, rows: int, C: int) -> None:
     counted, version = torch.tensor(2**40 + 1), torch.tensor(0)._version
     running, x = (torch.zeros(C), torch.ones(C)), features(0, rows, C, torch.float32)
     row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, counted=counted))
@@ -267,7 +260,7 @@ def test_a_batch_is_counted_once(launches: Launches, rows: int, C: int) -> None:
 
 
 @pytest.mark.parametrize("last", sorted(row_norm.ACTIVATIONS))
-def test_what_is_not_a_number_stays_none(launches: Launches, last: str) -> None:
+def test_what_is_not_a_number_stays_none(simulated: Launches, last: str) -> None:
     """As torch's activations have it: a network that diverges has to show it."""
     x, grad = features(0, 40, 4, torch.float32), torch.ones(40, 4)
     x[7, 2] = torch.nan
@@ -280,17 +273,17 @@ def test_what_is_not_a_number_stays_none(launches: Launches, last: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["silu", "hardswish"])
-def test_an_activation_far_from_zero(launches: Launches, last: str) -> None:
+def test_an_activation_far_from_zero(simulated: Launches, last: str) -> None:
     """There exponentials are infinite, and gradients 0 or 1."""
     x, grad = features(0, 90, 16, torch.float32), features(1, 90, 16, torch.float32)
     norm = Norm(torch.full((16,), 90.0), torch.zeros(16), None, 0.25, 1e-3, activation=last)
     check(x, norm, grad)
 
 
-def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None:
+def test_the_same_bits_whatever_the_order_of_threads(simulated: Launches) -> None:
     x, grad, found = features(0, 700, 72, torch.float16), features(1, 700, 72, torch.float16), set()
     for seed in range(2):
-        launches.seed = seed
+        simulated.seed = seed
         norm = Norm(None, None, None, 0.1, 1e-5)
         out, kept = row_norm.normalised(x, norm)
         parts = out, kept, row_norm.gradients(x, norm, None, kept, grad)[0]
@@ -367,7 +360,7 @@ def test_parts_are_asked_for_together(kind: type[OfRows], each: int, tmp_path: A
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 9, 37])
-def test_any_number_of_parts(launches: Launches, parts: int) -> None:
+def test_any_number_of_parts(simulated: Launches, parts: int) -> None:
     """A thread's last turn has parts that are not there, and merges none of them."""
     x, grad = (features(seed, 40 * parts, 64, torch.float32, 3.0) for seed in (parts, 200 + parts))
     norm = Norm(*features(400 + parts, 2, 64, torch.float32), None, 0.1, 1e-5)

@@ -32,6 +32,7 @@ from .launcher import (
     reference,
     run_case,
 )
+from .view_cases import conv
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "tfloat32"}
 
@@ -55,10 +56,6 @@ class Tried:
         if self.pass_ == "fprop":
             return fprop_view(self.problem)
         return dgrad_views(self.problem)[int(self.pass_.removeprefix("dgrad"))]
-
-
-def conv(x: Any, w: Any, groups: int, **rest: Any) -> ConvProblem:
-    return ConvProblem(x, w, groups=groups, **{"padding": 1} | rest)
 
 
 TRIED = {

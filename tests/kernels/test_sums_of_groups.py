@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
@@ -25,6 +24,7 @@ from layoutconv.planning.view_rules import UnsupportedViewError
 
 from ..grid_cover import with_deep
 from .launcher import NAMES, Case, Ran, check_exact, compile_spec, dtype_name, run_case
+from .view_cases import conv
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class Summed:
         kinds = NAMES.get(self.dtype, ""), dtype_name(self.out)
         tile, split = make_sum_tile(of, self.groups, self.box), "partial" * (self.splits > 1)
         return KernelSpec(*kinds, tile, "sm_80", sum_vectors(of, *kinds), (0, 0), split=split)
-
-
-def conv(x: Any, w: Any, groups: int, **rest: Any) -> ConvProblem:
-    return ConvProblem(x, w, groups=groups, **{"padding": 1} | rest)
 
 
 SUMMED = {
