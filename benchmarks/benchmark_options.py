@@ -7,22 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from layoutconv.cli.options import pattern
-
-
-def positive_int(text: str) -> int:
-    """Read an integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
-    return int(text)
-
-
-def new_file(text: str) -> Path:
-    """Read the name of a file in a folder that there is: an error before minutes of measuring."""
-    path = Path(text)
-    if not path.absolute().parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a folder, got {text!r}")
-    return path
-
+from layoutconv.cli.script_options import new_file as new_file
+from layoutconv.cli.script_options import positive_int as positive_int
 
 SHARED: dict[str, dict[str, Any]] = {
     "rows": {

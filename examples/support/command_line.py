@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layoutconv.base.devices import choose_device
+from layoutconv.cli.script_options import new_file as new_file
+from layoutconv.cli.script_options import positive_int as positive_int
 from layoutconv.drawing.figure import format_of
 from layoutconv.errors import ArgumentError
 
@@ -60,13 +62,6 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
     return options
 
 
-def positive_int(text: str) -> int:
-    """Read an integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
-    return int(text)
-
-
 def whole_int(text: str) -> int:
     """Read an integer from 0 on."""
     if not text.isdecimal():
@@ -83,18 +78,6 @@ def positive_float(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"expected a finite number > 0, got {text!r}")
     return number
-
-
-def new_file(text: str) -> Path:
-    """Read the name of a file that can be written: an error before the work, not behind it."""
-    path = Path(text)
-    if not path.absolute().parent.is_dir():
-        why = f"there is no folder {path.parent}"
-    elif path.is_dir():
-        why = "it is a folder"
-    else:
-        return path
-    raise argparse.ArgumentTypeError(f"expected a file in a folder, got {text!r}: {why}")
 
 
 def drawing(text: str) -> Path:
