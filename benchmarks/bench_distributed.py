@@ -40,6 +40,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from bench_stream import surface
 from benchmark_options import program
+from timing import wait_for
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
@@ -206,21 +207,16 @@ def milliseconds(call: Callable[[], object], device: torch.device, steps: int) -
     for _ in range(3):
         if dist.is_initialized():
             dist.barrier()
-        _wait(device)
+        wait_for(device)
         begin = time.perf_counter()
         for _ in range(steps):
             call()
-        _wait(device)
+        wait_for(device)
         times.append(1e3 * (time.perf_counter() - begin) / steps)
     taken = torch.tensor(statistics.median(times), dtype=torch.float64, device=device)
     if dist.is_initialized():
         dist.all_reduce(taken, dist.ReduceOp.MAX)
     return taken.item()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _device(options: argparse.Namespace) -> torch.device:

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 from benchmark_options import program
+from timing import wait_for
 from torch import Tensor
 
 import layoutconv as lc
@@ -93,7 +94,7 @@ def measure(
     def run() -> tuple[Chunks, float, float]:
         begin = time.perf_counter()
         chunks = Chunks(cells, shape, 1, max_rows=max_rows, device=device)
-        _wait(device)
+        wait_for(device)
         sorted_at = time.perf_counter()
         lc.nn.stream(layer, x, chunks, out=y)
         return chunks, sorted_at - begin, time.perf_counter() - sorted_at
@@ -188,11 +189,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot and rows:
         plot(rows, title, options.plot)
     return int(bool(wrong))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -17,6 +17,12 @@ from layoutconv.base.gpu_clock import gpu_microseconds
 Call = Callable[[], object]
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def median_microseconds(call: Call, iterations: int, repeats: int = 7) -> float:
     """Median over ``repeats`` of the mean time of a launch in a batch of ``iterations``."""
     for _ in range(3):

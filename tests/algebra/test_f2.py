@@ -40,6 +40,7 @@ from layoutconv.algebra.bit_planes import planes_of
 from layoutconv.algebra.budget import Budget
 from layoutconv.algebra.overlap import _among_xor
 from layoutconv.algebra.xor_image import XorImage, mask_of_sums
+from layoutconv.testing.oracle import factorizations
 
 from .tables import table
 
@@ -162,7 +163,7 @@ def test_composition_is_exact_or_refused(layout, seed):
 
 def exists(a, b):
     """Return whether a layout of XOR strides refines b's shape and is a o b: try all splits."""
-    for splits in itertools.product(*[factors(s) for s in b.shape]):
+    for splits in itertools.product(*[factorizations(s) for s in b.shape]):
         strides = []
         for i, (extents, d) in enumerate(zip(splits, b.stride, strict=True)):
             place = 1
@@ -176,12 +177,6 @@ def exists(a, b):
         if table(layout) == [int(a(b(i))) for i in range(b.size())]:
             return True
     return False
-
-
-def factors(n):
-    if n == 1:
-        return [()]
-    return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factors(n // f)]
 
 
 def test_a_layout_of_a_swizzle_and_a_swizzle_of_a_layout():

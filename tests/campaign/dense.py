@@ -113,8 +113,8 @@ def _draw_kind(draw: Draw, budget: Budget, size: str) -> Dense:
     dtype, rank = draw.weighted(DTYPES), draw.weighted({1: 25, 2: 40, 3: 35})
     transposed = draw.chance(0.25)
     taps = _draw_taps(draw, rank, budget)
-    stride = _draw_steps(draw, rank, {1: 55, 2: 30, 3: 10, 4: 5})
-    dilation = _draw_steps(draw, rank, {1: 75, 2: 17, 3: 8})
+    stride = draw.per_mode(rank, 0.6, {1: 55, 2: 30, 3: 10, 4: 5})
+    dilation = draw.per_mode(rank, 0.6, {1: 75, 2: 17, 3: 8})
     C, K, groups = _draw_channels(draw, dtype, transposed, budget, size)
     gradients = _draw_gradients(draw, dtype)
     # Every residue of the strides is a kernel of its own.
@@ -183,12 +183,6 @@ def _draw_taps(draw: Draw, rank: int, budget: Budget) -> tuple[int, ...]:
     while prod(taps) > budget.taps:
         taps[taps.index(max(taps))] -= 1
     return tuple(taps)
-
-
-def _draw_steps(draw: Draw, rank: int, weights: dict[int, float]) -> tuple[int, ...]:
-    if draw.chance(0.6):
-        return (draw.weighted(weights),) * rank
-    return tuple(draw.weighted(weights) for _ in range(rank))
 
 
 def _draw_padding(draw: Draw, taps: int, dilation: int) -> tuple[int, int]:

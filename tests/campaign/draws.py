@@ -44,6 +44,12 @@ class Draw:
     def weighted(self, weights: Mapping[Item, float]) -> Item:
         return self._random.choices(list(weights), list(weights.values()))[0]
 
+    def per_mode(self, rank: int, alike: float, weights: Mapping[Item, float]) -> tuple[Item, ...]:
+        """Return an item for each mode: the same for all by a coin of probability ``alike``."""
+        if self.chance(alike):
+            return (self.weighted(weights),) * rank
+        return tuple(self.weighted(weights) for _ in range(rank))
+
     def some(self, items: Sequence[Item], share: float) -> tuple[Item, ...]:
         """Return the ``items`` that a coin of probability ``share`` picks, in order."""
         return tuple(item for item in items if self.chance(share))

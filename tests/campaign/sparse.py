@@ -95,8 +95,10 @@ def _draw_kind(draw: Draw, budget: Budget) -> Sparse:
     dtype, layer = draw.weighted(DTYPES), draw.weighted(LAYERS)
     rank = draw.weighted({1: 12, 2: 20, 3: 50, 4: 18})
     taps = _draw_taps(draw, rank, budget)
-    stride = (1,) * rank if layer == "subm" else _each(draw, rank, {1: 15, 2: 60, 3: 18, 4: 7})
-    dilation = _each(draw, rank, {1: 80, 2: 14, 3: 6})
+    stride = (
+        (1,) * rank if layer == "subm" else draw.per_mode(rank, 0.75, {1: 15, 2: 60, 3: 18, 4: 7})
+    )
+    dilation = draw.per_mode(rank, 0.75, {1: 80, 2: 14, 3: 6})
     padding = tuple(
         (0, 0) if layer == "subm" or draw.chance(0.3) else (
             (half, half) if draw.chance(0.6) else (draw.int(0, half + 1), draw.int(0, half + 1))
@@ -172,16 +174,9 @@ def _consistent(p: Sparse, draw: Draw) -> Sparse:
     return replace(p, gradients=gradients)
 
 
-def _each(draw: Draw, rank: int, weights: dict[int, float]) -> tuple[int, ...]:
-    """The same in all modes, or in each another number."""
-    if draw.chance(0.75):
-        return (draw.weighted(weights),) * rank
-    return tuple(draw.weighted(weights) for _ in range(rank))
-
-
 def _draw_taps(draw: Draw, rank: int, budget: Budget) -> tuple[int, ...]:
     weights = {1: 10, 2: 22, 3: 45, 4: 6, 5: 11, 7: 6}
-    taps = [*_each(draw, rank, weights)]
+    taps = [*draw.per_mode(rank, 0.75, weights)]
     while prod(taps) > budget.taps:
         taps[taps.index(max(taps))] -= 1
     return tuple(taps)
