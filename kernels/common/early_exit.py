@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dsl import Int32, llvm
+from .predicated import predicated
 
 
 def exit_if(condition: Any) -> None:
@@ -13,12 +13,4 @@ def exit_if(condition: Any) -> None:
     Exited threads take part in no later barrier, and a dependent kernel (PDL) need not wait for
     them.
     """
-    llvm.inline_asm(
-        None,
-        [Int32(condition).ir_value()],
-        "{ .reg .pred p; setp.ne.s32 p, $0, 0; @p exit; }",
-        "r",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-    )
+    predicated("exit", condition)

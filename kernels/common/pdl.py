@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dsl import Int32, cute, llvm
+from .dsl import cute
+from .predicated import predicated
 
 
 def let_dependents_start(early: bool) -> None:
@@ -34,15 +35,7 @@ def wait_for_others(early: bool) -> None:
 def wait_if(condition: Any, early: bool) -> None:
     """Wait as ``wait_for_others`` does, in threads for which the condition holds."""
     if early:
-        llvm.inline_asm(
-            None,
-            [Int32(condition).ir_value()],
-            "{ .reg .pred p; setp.ne.s32 p, $0, 0; @p griddepcontrol.wait; }",
-            "r,~{memory}",
-            has_side_effects=True,
-            is_align_stack=False,
-            asm_dialect=llvm.AsmDialect.AD_ATT,
-        )
+        predicated("griddepcontrol.wait", condition, "~{memory}")
 
 
 class Dependent:

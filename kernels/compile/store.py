@@ -83,6 +83,7 @@ class KernelKey:
             f"{tile.m}x{tile.n}x{tile.k}",
             spec.epilogue,
             f"{spec.split} sums" if spec.split else "",
+            "concurrent" if spec.concurrent else "",
             "A " + self.view.partition("\n")[0].removeprefix("a "),
         ]
         what = ", ".join(filter(None, words))

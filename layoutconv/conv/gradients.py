@@ -9,7 +9,6 @@ tap) to voxels, which is affine on every class of cells that are equal modulo th
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from itertools import product
 from math import gcd, prod
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -128,9 +127,9 @@ def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
 def grouped_dgrad(
     problem: ConvProblem, x: Memory, w: Memory, y: Memory, empty: bool = True
 ) -> Iterator[GemmView]:
-    """Yield the views of all residues with the group as third mode, even for one group."""
+    """Yield the views of ``dgrad_views`` with the group as third mode, even for one group."""
     residues = [_residues(problem, mode, empty) for mode in range(problem.rank)]
-    for classes in product(*residues):
+    for classes in _combined(problem, residues, range(problem.rank)):
         yield _dgrad(problem, (x, w, y), classes)
 
 

@@ -14,8 +14,8 @@ from ..planning.machine import starts_early
 from .filter_choice import reads_along_sums
 from .packing_choice import Multiplied
 
-# Residues of all modes that no tap reaches, at most: before an epilogue, which takes torch several
-# kernels, and beside products.
+# Views of a pass, at most, before an epilogue, which takes torch several kernels; and views without
+# taps beside products.
 FOR_EPILOGUE, BESIDE = 64, 4
 
 
@@ -34,10 +34,20 @@ def writes_empty_sums(
     >>> fp16 = [multiplied_on(torch.float16, MACHINES[arch]) for arch in ("sm_80", "sm_90a")]
     >>> [writes_empty_sums(down, each, ends=False) for each in fp16]
     [False, True]
+
+    Too many would be launches of little work:
+
+    >>> sparse = ConvProblem((8, 224, 224, 256), (512, 1, 1), stride=8)
+    >>> writes_empty_sums(sparse, fp16[1], ends=False), writes_empty_sums(sparse, ends=True)
+    (False, True)
     """
-    cells = map(min, problem.stride, problem.spatial)
-    empty = sum(n - len(reached_residues(problem, mode)) for mode, n in enumerate(cells))
-    if ends or of is None or not starts_early(of.machine.arch):
-        return empty <= (FOR_EPILOGUE if ends else 0)
+    products, empty = 1, 0
+    for mode, cells in enumerate(map(min, problem.stride, problem.spatial)):
+        reached = len(reached_residues(problem, mode))
+        products, empty = products * reached, empty + products * (cells - reached)
+    if ends:
+        return products + empty <= FOR_EPILOGUE
+    if of is None or not starts_early(of.machine.arch):
+        return empty == 0
     words = reads_along_sums(of.dtype, of.precision, of.machine) and not k_major
     return empty <= (0 if words else BESIDE)

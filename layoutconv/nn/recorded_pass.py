@@ -82,7 +82,7 @@ def _asks(frame: Any) -> bool:
     names = {*code.co_names, *code.co_freevars}
     if not _ASKING.isdisjoint(names) or any(known.get(name) is isinstance for name in names):
         return True
-    return opmap.get("MATCH_CLASS") in code.co_code[::2]
+    return opmap["MATCH_CLASS"] in code.co_code[::2]
 
 
 _ASKING = frozenset({"isinstance", "__class__"})

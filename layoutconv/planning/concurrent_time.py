@@ -34,7 +34,7 @@ class Alone(NamedTuple):
             return cls(time)
         m = ceil(problem.m * problem.halo_growth) if tile.halo_taps > 1 else problem.m
         ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * tile.cluster_k
-        return cls(time, ctas / (-(-ctas // at_once) * at_once))
+        return cls(time, ctas / (max(1, -(-ctas // at_once)) * at_once))
 
 
 def time_together(kernels: Iterable[Alone]) -> float:

@@ -64,6 +64,19 @@ def test_phases_run_together(changed: dict[str, Any], sums: list[int]) -> None:
     assert places == ([None] if len(sums) == 1 else list(range(len(sums))))
 
 
+@pytest.mark.parametrize("groups", [1, 32, 512])
+def test_passes_have_few_views_with_an_epilogue(groups: int) -> None:
+    """Not one for each of 4,096 phases; nor of no images any."""
+    for taps, stride, most in (((3, 3, 3), 16, 27), ((1, 1, 1), 8, 64), ((3, 3, 3), 2, 8)):
+        spatial, C = (32, 32, 32), 512
+        problem = ConvProblem((1, *spatial, C), (512, *taps), stride, 0, groups=groups)
+        for images in (1, 0):
+            shapes = (images, *problem.output[1:]), problem.stored_filter, problem.spatial
+            numbers = problem.stride, [0] * 6, problem.dilation, groups
+            made = dense_passes.dgrad_pass(*shapes, numbers, ends=True, columns=64, of=TOGETHER)
+            assert 0 < len(made.views) <= most
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_gradients_are_torchs(data: st.DataObject) -> None:
