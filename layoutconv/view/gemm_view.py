@@ -185,7 +185,8 @@ class GemmView(Pictured):
 4 x 2 results, got (4,2):(0,1), which gives (0, 0) and (1, 0) the same
     >>> GemmView(Layout((4, 8)), Layout((2, 8)), Layout((4, 2)), place=-1)
     Traceback (most recent call last):
-    layoutconv.errors.ArgumentError: argument `place`: expected an integer from 0 on, or None, got -1
+    layoutconv.errors.ArgumentError: argument `place`: expected an integer from 0 on, or None, \
+got -1
 
     ``view.draw()`` draws it; ``view.draw("view.svg", row=4)`` saves a drawing that marks the cells
     that row 4 reads: :func:`layoutconv.drawing.draw`.
