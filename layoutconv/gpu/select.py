@@ -16,7 +16,7 @@ import torch
 from ..algebra.int_tuple import flatten
 from ..errors import ArgumentTypeError
 from ..planning import legality
-from ..planning.channel_padding import padded_channels
+from ..planning.channel_padding import padded_channels, padded_lines
 from ..planning.cost_model import Problem, choose, expected_time, ranked
 from ..planning.group_model import GroupProblem
 from ..planning.group_sums import GroupSumTile, GroupSumView, sum_vectors
@@ -40,7 +40,7 @@ from ..planning.kernel_spec import (
 )
 from ..planning.machine import Machine
 from ..planning.structural_zeros import Run, leaves_bounds, runs_of
-from ..planning.tile import TileConfig, specialized
+from ..planning.tile import LINE_BYTES, TileConfig, specialized
 from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_bounds
@@ -56,6 +56,7 @@ _WHOLE = ("int8", INT4)  # data with integer sums
 _ANY_TILE = TileConfig((64, 64, 16))
 _ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # to ask whether rows adjoin
 MOST_ROWS = 2**31
+GAIN_OF_LINES = 0.9  # expected time of padded lines over that without: no GPU has timed them yet
 ALIGNED = (16, 16, 16)  # byte alignment of the starts of A, B and D
 
 
@@ -173,19 +174,32 @@ def _of_whole_taps(
     size = BYTES[problem.dtype]
     hopper = machine.arch == "sm_90a" and problem.dtype in WARPGROUP_TYPES and size > 1
     plain = problem.zero_tiles or problem.zero_tiles_halo or problem.gathered or not problem.wgmma
-    padded = padded_channels(view, 64 // size) if hopper and not plain else None
+    if not hopper or plain:
+        return view, problem
+    along_k = spec.along != (0, 0)
+    if along_k:
+        padded = padded_channels(view, 64 // size)
+    elif problem.tma or size != 2 or spec.epilogue:
+        padded = None
+    else:
+        padded = padded_lines(view, LINE_BYTES // size)
     if padded is None:
         return view, problem
-    # Products beyond the channels are zero times zero: any tile may compute them.
+    # Products beyond the channels are zero times zero: any tile may compute them. Slices of sums
+    # have D's memory, all of which is written.
     other = replace(
         _problem_of(padded, spec, atomic=False, aligned=aligned),
         zero_tiles=False,
         zero_tiles_halo=False,
         stored_channels=problem.channels,
+        line_channels=0 if along_k else int(flatten(view.b.shape[0])[0]),
+        splittable=problem.splittable,
+        clusters=problem.clusters,
+        persistent=problem.persistent,
     )
-    other = replace(other, clusters=problem.clusters, persistent=problem.persistent)
     times = [expected_time(p, *choose(p, machine), machine) for p in (problem, other)]
-    faster = (other.tma or other.tma_halo) and times[1] < times[0]
+    most = times[0] * (1.0 if along_k else GAIN_OF_LINES)
+    faster = (other.tma or other.tma_halo) and times[1] < most
     return (padded, other) if faster else (view, problem)
 
 

@@ -62,6 +62,25 @@ def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> flo
     return time + COLUMN * columns + (BOX if waits else 0.0)
 
 
+def time_of_pixel(tile: TileConfig, channels: int, size: int) -> float:
+    """Return the microseconds that TMA takes to load a pixel's lines of A and B for a tile.
+
+    Args:
+        tile: a warp-specialised tile.
+        channels: of B, whose rows are padded to whole lines.
+        size: bytes per element.
+
+    >>> from .tile import specialized
+    >>> tile = specialized((64, 128, 64), (4, 1), 4)
+    >>> [round(1e3 * time_of_pixel(tile, C, 2), 2) for C in (48, 96, 160)]
+    [4.1, 2.8, 2.37]
+    """
+    line = LINE_BYTES // size
+    whole, rest = divmod(channels, line)
+    of_b = whole * _row(line, size) + (_row(rest, size) if rest else 0.0)
+    return (tile.m * _row(line, size) + tile.n * of_b / (whole + bool(rest))) / line
+
+
 def _row(channels: int, size: int) -> float:
     rows = ROWS_OF_TF32 if size == 4 else ROWS
     return next(time for most, time in rows if channels * size <= most)

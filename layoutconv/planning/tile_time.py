@@ -47,8 +47,7 @@ TWO_LAUNCHES = 6.0  # least microseconds of a kernel and the one that reduces it
 # Bytes of slices that L2 still holds when they are reduced, and how much faster L2 is.
 HELD_PARTS, HELD_RATE = 14e6, 2.5
 MORE_PARTS = 0.01  # of the time, per doubling of the split-K slices that TMA loads
-# Share of a kernel map's taps that tiles multiply: 0.41 to 0.61 on clouds of rooms and streets.
-PRESENT = 0.5
+PRESENT = 0.5  # share of a kernel map's taps that is multiplied: 0.41 to 0.61 in rooms and streets
 # Active taps of a tile with twice the rows, as a factor: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate). Vectors that it
@@ -73,7 +72,8 @@ class Problem:
     Attributes:
         k: length of the sums; for a kernel map, with the taps that tiles skip.
         channels: length of the contiguous mode of k, 0 if k is not contiguous. If channels are
-            padded (``channel_padding.py``), memory has ``stored_channels``; else these are 0.
+            padded (``channel_padding.py``), memory has ``stored_channels``. ``line_channels``: of
+            B, where they are padded to whole lines. Else these are 0.
         splittable: split-K may cut a sum into slices.
         skips_taps: tiles skip the taps that none of their rows has (active taps).
         gathered: rows of A are read through an index buffer.
@@ -129,6 +129,7 @@ class Problem:
     rows_adjoin: bool = False
     pointwise: bool = False
     stored_channels: int = 0
+    line_channels: int = 0
 
 
 def rate_of(problem: Problem, tile: TileConfig) -> float:
@@ -272,7 +273,7 @@ class TileTerms(NamedTuple):
         loads, latency, further, store: for pointwise layers, timed by ``pointwise_rates.py``: the
             loads of a tile, a CTA's wait for them, the start of a further wave, and a persistent
             kernel's store of a tile. None or 0 for others.
-        of_tap: the time to load a tap of short rows (``partial_rows.py``), 0 for others.
+        of_short: the time to load short rows for an element of k (``partial_rows.py``), else 0.
         of_map: terms of a tile over a kernel map, timed by ``map_rates.py``; None for others.
     """
 
@@ -299,7 +300,7 @@ class TileTerms(NamedTuple):
     latency: pointwise_rates.Latency | None
     further: float
     store: float
-    of_tap: float
+    of_short: float
     of_map: map_rates.MapTerms | None
 
     @classmethod
@@ -320,7 +321,7 @@ class TileTerms(NamedTuple):
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
             _flight(problem, tile),
             loads, latency, further, store,
-            _of_tap(problem, tile),
+            _of_short_rows(problem, tile),
             _of_map(problem, tile, machine),
         )  # fmt: skip
 
@@ -332,7 +333,7 @@ def times_of(
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
         copied, stored, adjoins, start, exchange, ahead, flight, loads, latency, further,
-        store, of_tap, of_map,
+        store, of_short, of_map,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
@@ -368,8 +369,8 @@ def times_of(
         if flight:
             waiting = start + waves * flight * -(-k // (parts * cluster * columns))
             time = max(time, waiting + 1e-3 * time)  # among equals, the one with fewer products
-        if of_tap:
-            time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
+        if of_short:
+            time = max(time, ctas_per_sm * of_short * k / (parts * cluster))
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
@@ -388,15 +389,17 @@ def _flight(problem: Problem, tile: TileConfig) -> float:
     return FLIGHT / ACROSS if words else 0.0
 
 
-def _of_tap(problem: Problem, tile: TileConfig) -> float:
-    """Return the time to load a tap with padded or short channels; 0 for others."""
+def _of_short_rows(problem: Problem, tile: TileConfig) -> float:
+    """Return the microseconds of rows with padded or short channels, per element of k; else 0."""
     size = BYTES[problem.dtype]
+    if problem.line_channels:
+        return partial_rows.time_of_pixel(tile, problem.line_channels, size)
     short = problem.channels if problem.channels * size < partial_rows.SHORT else 0
     stored = problem.stored_channels or short
     if not stored or problem.pointwise:
         return 0.0
     columns = problem.n / -(-problem.n // tile.n)
-    return partial_rows.time_of_tap(tile, columns, stored, size)
+    return partial_rows.time_of_tap(tile, columns, stored, size) / problem.channels
 
 
 def _of_loads(
