@@ -183,6 +183,8 @@ def _compiled(why: Explanation) -> tuple[str, CubinKernel]:
 def _described(
     why: Explanation, kernel: CubinKernel, code: str, *, sass_stats: bool
 ) -> dict[str, Any]:
+    from ..gpu.explain import loaded_by
+
     spec, problem = why.spec, why.problem
     described = {
         "gemm": {"m": problem.m, "n": problem.n, "k": problem.k, "groups": problem.groups},
@@ -191,6 +193,7 @@ def _described(
         "tile": str(spec.tile),
         "parts": why.splits,
         "vectors": list(spec.vectors),
+        "loads": list(loaded_by(why.view, spec)),
         "chosen_by": "measurement" if why.measured else "cost model",
         "registers": kernel.registers,
         "stack_bytes": kernel.stack,
@@ -225,6 +228,7 @@ def _show(found: dict[str, Any]) -> None:
             ("GEMM", f"{sizes}, {found['dtype']}, {found['arch']}"),
             ("tile", f"{found['tile']}, by the {found['chosen_by']}"),
             ("split-K", f"{found['parts']} parts" if found["parts"] > 1 else "whole sums"),
+            ("loads", "A by {}, B by {}".format(*found["loads"])),
             ("vectors", f"{a} elements of A, {b} of B, {d} of D in one access"),
             ("registers", memory),
             ("shared", f"{found['shared_bytes']} bytes a CTA"),

@@ -12,9 +12,13 @@ import torch
 
 from ..errors import check_choice
 from ..planning.cost_model import Problem, expected_time, ranked
-from ..planning.kernel_spec import KernelSpec
+from ..planning.group_sums import GroupSumTile
+from ..planning.group_tile import GroupTile
+from ..planning.kernel_spec import ASYNC_BYTES, BYTES, KernelSpec
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile import TileConfig
+from ..planning.tma_im2col import im2col_of_a, im2col_of_b
+from ..planning.tma_tiled import memory_of_b
 from ..planning.view_rules import UnsupportedViewError
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
@@ -110,3 +114,30 @@ def explain(
         tuple(candidates),
         measured,
     )
+
+
+def loaded_by(view: GemmView, spec: KernelSpec) -> tuple[str, str]:
+    """Return the instructions that load A and B, in words: "TMA im2col", "TMA tiled", "cp.async",
+    or "loads of threads", which need registers.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> view = fprop_view(ConvProblem((8, 64, 64, 64), (64, 3, 3), padding=1))
+    >>> for arch in "sm_90a", "sm_80":
+    ...     found = explain(view, torch.float16, arch)
+    ...     loaded_by(found.view, found.spec)
+    ('TMA im2col', 'TMA tiled')
+    ('cp.async', 'cp.async')
+    """
+    a, b = (
+        "cp.async" if vector * BYTES[spec.dtype] >= ASYNC_BYTES else "loads of threads"
+        for vector in spec.vectors[:2]
+    )
+    if isinstance(spec.tile, GroupTile | GroupSumTile):
+        return a, b
+    if im2col_of_a(view, spec) is not None:
+        a = "TMA im2col"
+    if memory_of_b(view, spec) is not None:
+        b = "TMA tiled"
+    elif im2col_of_b(view, spec) is not None:
+        b = "TMA im2col"
+    return a, b

@@ -39,6 +39,25 @@ def test_json_has_the_facts_of_the_kernel(
     assert (found["registers"], found["sass"]) == (kernel.registers, dict(kernel.opcodes))
     assert found["sass"]["HMMA"] > 0
     assert found["candidates"][0]["tile"] == found["tile"]
+    assert found["loads"] == ["cp.async", "cp.async"]
+
+
+@pytest.mark.parametrize(
+    ("options", "loads"),
+    [
+        ("--conv 8,14,14,96 --filter 64,3,3 --pass wgrad", "A by TMA im2col, B by TMA im2col"),
+        ("--conv 32,56,56,40 --filter 128,3,3 --pass wgrad", "A by TMA im2col, B by cp.async"),
+        ("--conv 64,14,14,256 --filter 256,3,3 --groups 32", "A by cp.async, B by cp.async"),
+        ("--conv 8,14,14,3 --filter 63,3,3 --arch sm_80", "A by loads of threads, B by loads of"),
+    ],
+)
+def test_it_says_what_loads_the_operands(
+    options: str, loads: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", *options.split()]) == 0
+    found = re.search(r"^loads +(A by .*)$", capsys.readouterr().out, re.M)
+    assert found is not None
+    assert found[1].startswith(loads)
 
 
 def test_a_timeline_says_that_it_is_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
