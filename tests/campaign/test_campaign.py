@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gpu import select
 from layoutconv.gpu.select import choose_kernel
+from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile_time import Problem
@@ -136,19 +137,27 @@ def test_any_legal_tile_takes_the_place_of_the_choice() -> None:
 
 
 def test_a_worker_that_is_told_so_takes_any_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "ranked", ranked)  # as it is afterwards
+    for name in ("ranked", "padded_lines", "GAIN_OF_LINES"):  # as they are afterwards
+        monkeypatch.setattr(select, name, getattr(select, name))
     machine, views = (
         MACHINES["sm_90a"],
         [fprop_view(ConvProblem((1, n, n, 64), (64, 3, 3))) for n in (20, 40, 80)],
     )
+    gradients = [wgrad_view(ConvProblem((8, n, n, 160), (64, 3, 3))) for n in range(20, 30)]
 
     def tiles() -> list[Any]:
         return [choose_kernel(view, torch.float16, machine).spec.tile for view in views]
 
+    def padded() -> list[bool]:
+        chosen = [choose_kernel(view, torch.float16, machine).view for view in gradients]
+        return list(map(has_padded_channels, chosen))
+
     before = tiles()
+    assert all(padded())
     Kernels("cpu", lambda stage: None, "any")
     assert tiles() != before
     assert tiles() == tiles()
+    assert set(padded()) == {False, True}
 
 
 def test_runs_of_any_tile_are_others_and_say_so(tmp_path: Path) -> None:
