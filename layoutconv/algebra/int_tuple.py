@@ -311,7 +311,13 @@ def _plain_offset(crd: Any, shape: IntTuple, stride: IntTuple) -> int | None:
 
 
 def _expect_strides(shape: IntTuple, stride: IntTuple) -> None:
-    """Refuse strides of another profile: Python would repeat a tuple instead of multiplying it."""
+    """Refuse strides of another profile, as Python would repeat a tuple instead of multiplying it,
+    and functions of the coordinate, which are no strides.
+    """
+    for d in flatten(stride):
+        if callable(d) and not hasattr(d, "__rmul__"):
+            hint = "a function of the coordinate is one as CustomStride(function, stride)"
+            raise LayoutTypeError(f"crd2idx: {shortly(d)} is not a stride; {hint}")
     refuse_other_profile("crd2idx", shape, stride)
     for s, d in paired_leaves(shape, stride):
         if type(d) is tuple:

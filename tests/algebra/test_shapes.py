@@ -474,3 +474,11 @@ def test_a_tuple_is_no_factor_of_a_leaf(a, b):
 def test_shapes_without_elements_share_no_domain(shape):
     with pytest.raises(LayoutError, match=r"not positive|not an integer"):
         lc.greatest_common_domain(shape, 2)
+
+
+@pytest.mark.parametrize("shape", [3, (3,)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_function_of_the_coordinate_is_no_stride(shape: int | tuple[int], nested: bool) -> None:
+    gather = lc.IndexedGather([3, 1, 2])
+    with pytest.raises(LayoutTypeError, match=r"is not a stride; .*CustomStride\(function, stride"):
+        lc.crd2idx(1, shape, (gather,) if nested else gather)
