@@ -302,6 +302,7 @@ def test_nothing_else_remembers_without_end() -> None:
     assert found == {
         "kernels.compile.packed._packs",
         "kernels.compile.store._loaded",
+        "kernels.compile.store._told",
         "kernels.maps.device_tables._KEYS",
         "kernels.maps.device_tables._READ_BY_GRAPHS",
         "layoutconv.algebra.display._DRAW",

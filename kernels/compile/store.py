@@ -91,6 +91,7 @@ class KernelKey:
 
 
 _loaded: dict[Any, Callable[..., None]] = {}
+_told = set[str]()  # the warnings that were shown since kernels were dropped
 _lock = threading.Lock()
 
 
@@ -113,6 +114,7 @@ def unload() -> None:
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
     _loaded.clear()
+    _told.clear()
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -307,17 +309,22 @@ def _compiled(
         content = _keep(kernel, path, about)
         shrink(path.parent, limit, path.name[:PREFIX])
     except OSError as error:
-        # The same words for every kernel, so that Python shows the warning once.
-        warnings.warn(
+        _warn_once(
             f"kernels cannot be kept in {path.parent}: {error.strerror or error}; they are compiled"
-            " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room",
-            stacklevel=4,
+            " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room"
         )
         return _unkept(kernel, compile)
     try:
         return _from_object(content)
     except Exception:
         return _as_compiled(compile)
+
+
+def _warn_once(words: str) -> None:
+    """Warn for the first kernel: Python itself warns again after an import that adds filters."""
+    if words not in _told:
+        _told.add(words)
+        warnings.warn(words, stacklevel=5)
 
 
 def _unkept(kernel: Any, compile: Callable[[], Any]) -> Callable[..., None]:
