@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import is_lazy
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import SparseTensor
@@ -27,6 +29,7 @@ from .sequences import is_sequence
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 Layers = dict[str, tuple[Any, LayerKind]]
+FEW_REASONS = 4  # that a warning names
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ def quantize(
         return_report: return a pair of the network and a :class:`QuantizationReport`.
 
     A layer is left as it is, and the report says why, if it is depthwise, overrides its forward
-    pass, is parametrized or hooked, pads with values other than zeros, or is torch's own.
+    pass, is parametrized or hooked, pads with values other than zeros, or is torch's own,
+    MinkowskiEngine's or TorchSparse's. A network of such layers alone gets a warning.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -203,6 +207,7 @@ def quantize(
         made, report = _to_train(seen, left, dtype)
     else:
         made, report = _quantised(seen, left, dtype, first)
+    _warn_if_none(report)
     return (made, report) if return_report else made
 
 
@@ -228,7 +233,22 @@ def _layers_of(module: torch.nn.Module) -> tuple[Layers, dict[str, str]]:
             left[name] = "torch's own; lc.nn.convert makes it one of layoutconv's"
         elif isinstance(layer, torch.nn.Linear):
             left[name] = "a linear layer"
+        elif any(p is not None and not is_lazy(p) and p.dim() > 1 for p in _own_parameters(layer)):
+            left[name] = f"{type(layer).__module__}.{type(layer).__name__} has no 8-bit version"
     return layers, left
+
+
+def _own_parameters(layer: torch.nn.Module) -> Iterable[torch.nn.Parameter | None]:
+    return layer._parameters.values()
+
+
+def _warn_if_none(report: QuantizationReport) -> None:
+    """Warn of a network that is as it was; the report of another says what was left."""
+    if not report.layers:
+        reasons = [f"`{name}`: {why}" for name, why in report.left.items()]
+        more = f", and {len(reasons) - FEW_REASONS} more" if len(reasons) > FEW_REASONS else ""
+        found = ", ".join(reasons[:FEW_REASONS]) + more if reasons else "it has none with weights"
+        warnings.warn(f"quantize left every layer of the network: {found}", stacklevel=3)
 
 
 def _to_train(seen: Calibration, left: dict[str, str], dtype: torch.dtype) -> Any:

@@ -177,8 +177,32 @@ def test_a_layer_that_read_nothing_is_left() -> None:
         torch.nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)).eval(),
         torch.ones(0, 4, 3, 3),
     )
-    _, report = quantize(net, [x], keep=(), return_report=True)
+    with pytest.warns(UserWarning, match="every layer of the network: `0`: no batch reached it"):
+        _, report = quantize(net, [x], keep=(), return_report=True)
     assert report.left == {"0": "no batch reached it", "1": "no batch reached it"}
+
+
+class Product(torch.nn.Module):
+    """A layer of another library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = torch.nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.kernel
+
+
+def test_layers_of_other_libraries_are_left_by_name() -> None:
+    """They were passed over without a word: nothing was quantised, and nobody knew."""
+    net, x = torch.nn.Sequential(*(Product() for _ in range(6))).eval(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match="`3`: .*Product has no 8-bit version, and 2 more"):
+        made, report = quantize(net, [x], return_report=True)
+    assert torch.equal(made(x), net(x))
+    assert list(report.left) == [str(number) for number in range(6)]
+    body = torch.nn.Sequential(Product(), nn.Conv1d(4, 4, 1), Product()).eval()
+    _, report = quantize(body, [torch.ones(2, 4, 4)], return_report=True)
+    assert [layer.name for layer in report.layers] == ["1"]  # neither the first nor the last
 
 
 class Own(torch.nn.Module):
