@@ -11,7 +11,7 @@ from layoutconv.algebra.symint import is_runtime
 from .dsl import Int32, Uint32, cutlass
 
 
-class Arguments:
+class RuntimeIntegers:
     """Runtime integers by expression, with fast divisors for those that divide coordinates.
 
     It crosses the kernel boundary as MLIR values (the DSL's protocol for plain Python objects).
@@ -25,7 +25,7 @@ class Arguments:
         parts = [*self.values.values(), *self.divisors.values()]
         return [v for part in parts for v in cutlass.extract_mlir_values(part)]
 
-    def __new_from_mlir_values__(self, values: list[Any]) -> Arguments:
+    def __new_from_mlir_values__(self, values: list[Any]) -> RuntimeIntegers:
         rest = list(values)
 
         def take(template: Any) -> Any:
@@ -35,7 +35,7 @@ class Arguments:
             return cutlass.new_from_mlir_values(template, part)
 
         new_values = {name: take(v) for name, v in self.values.items()}
-        return Arguments(new_values, {name: take(d) for name, d in self.divisors.items()})
+        return RuntimeIntegers(new_values, {name: take(d) for name, d in self.divisors.items()})
 
     def integer(self, leaf: Any, kind: Any) -> Any:
         """Return a leaf as a kernel integer of type ``kind``, or as a Python int if static."""

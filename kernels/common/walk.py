@@ -7,7 +7,7 @@ from typing import Any
 
 from layoutconv.planning.loop_nest import Nest
 
-from .arguments import Arguments
+from .arguments import RuntimeIntegers
 from .dsl import Boolean, Int32, Int64, cute, cutlass
 
 TYPES = {
@@ -25,7 +25,7 @@ TYPES = {
 Values = list[Any]  # a nest's forms: Int64 for offsets in memory, Int32 for bounded coordinates
 
 
-def bind(nest: Nest, integers: Any) -> Arguments:
+def bind(nest: Nest, integers: Any) -> RuntimeIntegers:
     """Bind a nest's integers as arguments on the host, named by number as ``mapped`` visits them.
 
     Further integers follow. All outer loops but the last, and all inner loops but the last, get
@@ -35,13 +35,13 @@ def bind(nest: Nest, integers: Any) -> Arguments:
     outer, inner = len(nest.outer), len(nest.inner)
     dividing = [*range(outer - 1), *range(outer, outer + inner - 1)]
     divisors = {str(i): cute.fast_divmod_create_divisor_v2(Int32(values[str(i)])) for i in dividing}
-    return Arguments(values, divisors)
+    return RuntimeIntegers(values, divisors)
 
 
 class Walk:
     """The forms of a nest in a kernel. Python integers fold, which makes unrolled loops cheaper."""
 
-    def __init__(self, nest: Nest, args: Arguments) -> None:
+    def __init__(self, nest: Nest, args: RuntimeIntegers) -> None:
         names = map(str, range(len(args.values)))
         self.named = nest.mapped(lambda _: next(names))
         self.args = args

@@ -30,7 +30,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Piece:
+class DiagonalPiece:
     """A group's columns ``begin`` to ``end`` of a block of 8, over all of the group's k."""
 
     block: int
@@ -61,7 +61,7 @@ def factors_of(begin: int, end: int, elements: int) -> tuple[Factor, ...]:
     return tuple(found)
 
 
-def pieces_of(groups: int, channels: int, columns: int, elements: int) -> tuple[Piece, ...]:
+def pieces_of(groups: int, channels: int, columns: int, elements: int) -> tuple[DiagonalPiece, ...]:
     """Return the pieces of a warp's ``groups``, block by block.
 
     >>> [(p.block, p.group, p.begin, p.end) for p in pieces_of(3, 8, 12, 8)]
@@ -74,5 +74,5 @@ def pieces_of(groups: int, channels: int, columns: int, elements: int) -> tuple[
             begin = max(0, group * columns - first)
             end = min(BLOCK, (group + 1) * columns - first)
             factors = factors_of(group * channels, (group + 1) * channels, elements)
-            found.append(Piece(block, group, begin, end, factors))
+            found.append(DiagonalPiece(block, group, begin, end, factors))
     return tuple(found)

@@ -15,7 +15,7 @@ from layoutconv.planning.group_view import GroupView
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, stages
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 from ..common.plain_types import AnyTuple
 from .gemm_kernel import GemmKernel, LaunchArguments
 from .mma_atoms import load_matrices
@@ -38,9 +38,9 @@ class GroupKernel(GemmKernel):
         self.tile, self.of = spec.tile, of
         self.n_tiles = -(-of.groups // self.tile.groups)
 
-    def boxes(self, given: LaunchArguments) -> tuple[Arguments, Any]:
+    def boxes(self, given: LaunchArguments) -> tuple[RuntimeIntegers, Any]:
         """Return the arguments of a launch, and the number of boxes; traced on the host."""
-        return Box.arguments(self.of, self.tile, self.values_of(given.integers), self.dividing)
+        return RowBox.arguments(self.of, self.tile, self.values_of(given.integers), self.dividing)
 
 
 class SharedCopy:
@@ -85,10 +85,10 @@ class SharedCopy:
         )
 
 
-class Box:
+class RowBox:
     """A CTA's box of rows: its first row, by the digits of m, and the extents of the digits."""
 
-    def __init__(self, of: GroupView, tile: GroupTile, args: Arguments, number: Any) -> None:
+    def __init__(self, of: GroupView, tile: GroupTile, args: RuntimeIntegers, number: Any) -> None:
         self.tile, self.extents = tile, [args.integer(r.extent, Int32) for r in of.rows]
         self.first = []
         for i, box in enumerate(tile.box):
@@ -98,7 +98,7 @@ class Box:
             self.first.append(digit * box)
 
     @staticmethod
-    def counts(of: GroupView, tile: GroupTile, args: Arguments) -> list[Any]:
+    def counts(of: GroupView, tile: GroupTile, args: RuntimeIntegers) -> list[Any]:
         """Return the number of boxes along each digit of m."""
         extents = [args.integer(row.extent, Int32) for row in of.rows]
         return [Int32((e + b - 1) // b) for e, b in zip(extents, tile.box, strict=True)]
@@ -106,18 +106,18 @@ class Box:
     @classmethod
     def arguments(
         cls, of: GroupView, tile: GroupTile, values: dict[str, Any], dividing: list[str]
-    ) -> tuple[Arguments, Any]:
+    ) -> tuple[RuntimeIntegers, Any]:
         """Return a view's runtime integers with their divisors, and the number of boxes.
 
         Runs on the host, which also makes fast divisors for the counts of boxes along each digit.
         """
         divisor = cute.fast_divmod_create_divisor_v2
         fast = {name: divisor(Int32(values[name])) for name in dividing}
-        counts = cls.counts(of, tile, Arguments(values, {}))
+        counts = cls.counts(of, tile, RuntimeIntegers(values, {}))
         boxes: Any = Int32(1)
         for i, count in enumerate(counts):
             boxes, fast[f"boxes {i}"] = boxes * count, divisor(count)
-        return Arguments(values, fast), boxes
+        return RuntimeIntegers(values, fast), boxes
 
     def digits(self, number: Any) -> tuple[list[Any], Any]:
         """Split a row's number in the box into digits and a rest, 0 for rows inside the box."""
@@ -136,11 +136,11 @@ class Box:
 class BoxOperand(Operand):
     """A CTA's D: rows are numbered within a box; columns from ``end`` on are out of bounds."""
 
-    box: Box
+    box: RowBox
     end: Any
 
     @classmethod
-    def of(cls, operand: Operand, box: Box, end: Any) -> BoxOperand:
+    def of(cls, operand: Operand, box: RowBox, end: Any) -> BoxOperand:
         made = cls.__new__(cls)
         made.__dict__.update(operand.__dict__)
         made.box, made.end, made.row_step = box, end, None
@@ -170,7 +170,7 @@ class Patch:
     them.
     """
 
-    def __init__(self, of: GroupView, tile: GroupTile, args: Arguments, dtype: Any) -> None:
+    def __init__(self, of: GroupView, tile: GroupTile, args: RuntimeIntegers, dtype: Any) -> None:
         self.of, self.tile, self.args, self.dtype = of, tile, args, dtype
         self.size: int = dtype.width // 8
         self.pitch = pitch(tile.k * self.size)
@@ -183,7 +183,7 @@ class Patch:
                              - {row.mode for row in of.rows}).pop()  # fmt: skip
 
     @cute.jit
-    def load(self, pointer: Any, shared: Any, box: Box, group: Any, vector: int) -> None:
+    def load(self, pointer: Any, shared: Any, box: RowBox, group: Any, vector: int) -> None:
         """Issue all copies of a box, for the CTA's groups from number ``group`` on.
 
         A thread keeps its place along the first digit and copies every ``at_once``-th line, so its
@@ -215,7 +215,7 @@ class Patch:
         if there:
             self.copy_cell(pointer, shared, line, number, vector)
 
-    def line(self, box: Box, group: Any, item: Any, vector: int) -> tuple[Any, ...]:
+    def line(self, box: RowBox, group: Any, item: Any, vector: int) -> tuple[Any, ...]:
         """Return what a thread's vectors of all lines share: offset in global memory, origin of
         the box, sign word of the bounds, byte offset in shared memory.
         """

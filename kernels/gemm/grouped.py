@@ -16,13 +16,13 @@ from cutlass import Float32, Int32, Int64, TFloat32, const_expr
 
 from layoutconv.planning.group_tile import BLOCK, GroupTile, cells_between_atoms
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from ..common.pdl import dependence
-from .block_diagonal import CHUNK_BYTES, Factor, Piece, pieces_of
+from .block_diagonal import CHUNK_BYTES, DiagonalPiece, Factor, pieces_of
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.smem_store import EpilogueIO, SmemStore
 from .gemm_kernel import KernelLaunch, LaunchArguments
-from .group_operands import Box, BoxOperand, GroupKernel, Patch, SharedFilter
+from .group_operands import BoxOperand, GroupKernel, Patch, RowBox, SharedFilter
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
@@ -51,7 +51,7 @@ class GroupedConv(GroupKernel):
         a: Any,
         b: Any,
         d: Any,
-        args: Arguments,
+        args: RuntimeIntegers,
         place: Any,
         numbers: Any,
         columns: Any,
@@ -62,7 +62,7 @@ class GroupedConv(GroupKernel):
         base = smem.allocate_array(Int64, spec.smem_bytes // 8, byte_alignment=1024)
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        box = Box(of, tile, args, cta // self.n_tiles)
+        box = RowBox(of, tile, args, cta // self.n_tiles)
         n_tile = cta % self.n_tiles
         n0 = n_tile * tile.columns
         of_b = Operand(
@@ -89,7 +89,7 @@ class GroupedConv(GroupKernel):
         sums = products.by_column(products.sum(box, at_patch, at_filter))
         others.summed()
         cute.arch.sync_threads()  # the epilogue's tile overwrites the operands
-        turn = Turn(tile)
+        turn = SumsOverThreads(tile)
         acc = turn.accumulators(sums, tid)
         extras = self._epilogue_io((numbers, columns, sources))
         self._make_epilogue()(acc, turn, BoxOperand.of(of_d, box, last), base, 0, n0, tid, extras)
@@ -131,7 +131,7 @@ class Products:
         # masks[h] is all ones in the lanes that hold half h.
         self.masks = [Int32(self.half) - 1, -Int32(self.half)]
 
-    def sum(self, box: Box, at_patch: Any, at_filter: Any) -> list[list[list[Any]]]:
+    def sum(self, box: RowBox, at_patch: Any, at_filter: Any) -> list[list[list[Any]]]:
         """Return the sums over all taps: four registers per atom of rows and piece."""
         rows = self._rows(box, at_patch)
         column = self.warp_n * (self.groups * self.of.columns)
@@ -179,7 +179,7 @@ class Products:
                 found += words
         return found
 
-    def _rows(self, box: Box, at_patch: Any) -> list[Any]:
+    def _rows(self, box: RowBox, at_patch: Any) -> list[Any]:
         """Return the smem address of this lane's row of each atom at the first tap."""
         found = []
         last = 1
@@ -220,7 +220,7 @@ class Products:
             masked[key] = [word & self.masks[factor.half] for word in words]
         return masked[key]
 
-    def _wanted(self, piece: Piece, factor: Factor, tap: int) -> list[tuple[int, bool]]:
+    def _wanted(self, piece: DiagonalPiece, factor: Factor, tap: int) -> list[tuple[int, bool]]:
         """Return the keys of B's registers for a factor, as ``SharedFilter.words`` takes them."""
         elements = CHUNK_BYTES // self.data.bytes
         first = factor.first + tap * self.of.channels
@@ -241,7 +241,7 @@ class Products:
         return [round_to_tf32(word, self.arch) for word in words]
 
 
-class Turn:
+class SumsOverThreads:
     """The distribution of a tile's sums over threads, in place of the epilogue's tiled MMA."""
 
     def __init__(self, tile: GroupTile) -> None:
@@ -258,7 +258,7 @@ class Turn:
         layout = cute.make_layout(tuple(shape), stride=tuple(stride))
         self.copy = cute.make_tiled_copy(atom, layout, (tile.m, tile.n))
 
-    def get_slice(self, tid: Any) -> Turn:
+    def get_slice(self, tid: Any) -> SumsOverThreads:
         self.thread = self.copy.get_slice(tid)
         return self
 

@@ -21,11 +21,11 @@ from layoutconv.planning.group_sums import FOUR, JOB, PAIR, GroupSumTile, GroupS
 from layoutconv.planning.group_tile import BLOCK, pitch
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
 from .gemm_kernel import KernelLaunch, LaunchArguments
-from .group_operands import Box, GroupKernel, Patch
+from .group_operands import GroupKernel, Patch, RowBox
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
@@ -57,7 +57,7 @@ class GroupedSums(GroupKernel):
         return KernelLaunch(kernel, [self.n_tiles, splits, 1], self.pdl)
 
     @cute.kernel
-    def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: AnyTuple) -> None:
+    def kernel(self, y: Any, x: Any, d: Any, args: RuntimeIntegers, split: AnyTuple) -> None:
         tile, of, size = self.tile, self.of, self.data.bytes
         smem = cutlass.memory.SmemAllocator()
         base = smem.allocate_array(Int64, self.spec.smem_bytes // 8, byte_alignment=1024)
@@ -72,7 +72,7 @@ class GroupedSums(GroupKernel):
             self._clear(end - tail, end, tid)
         self._clear(at_zeros, first + self.spec.smem_bytes, tid)
         of_words = self.data.element is TFloat32
-        sums = (SumsOfWords if of_words else Sums)(self, args, tid, first, at_zeros)
+        sums = (SumsOfWords if of_words else WarpSums)(self, args, tid, first, at_zeros)
         share, boxes, split_stride = split
         begin = rank * share
         end = cutlass.min(begin + share, boxes)
@@ -107,7 +107,7 @@ class GroupedSums(GroupKernel):
             zeros.fill(0)
             cute.autovec_copy(zeros, words)
 
-    def _store(self, acc: Any, d: Operand, n_tile: Any, sums: Sums) -> None:
+    def _store(self, acc: Any, d: Operand, n_tile: Any, sums: WarpSums) -> None:
         """Store a job's results in pairs: those within one group that no other job stores."""
         of, element = self.of, self.out.element
         m0, m_begin, c0, c_begin = sums.job
@@ -137,11 +137,11 @@ class GroupedSums(GroupKernel):
                     )
 
 
-class Sums:
+class WarpSums:
     """A warp's job: the addresses of its operands, and its accumulators for every tap."""
 
     def __init__(
-        self, kernel: GroupedSums, args: Arguments, tid: Any, first: Any, at_zeros: Any
+        self, kernel: GroupedSums, args: RuntimeIntegers, tid: Any, first: Any, at_zeros: Any
     ) -> None:
         tile, of, self.data = kernel.tile, kernel.of, kernel.data
         self.tile, self.of, self.args, self.vectors = tile, of, args, kernel.spec.vectors
@@ -174,7 +174,7 @@ class Sums:
         for step in range(tile.m // JOB):
             number = voxel_of_x + step * JOB
             last = prod(tile.box) - 1
-            found, _ = Box.digits_of(tile, cutlass.min(Int32(number), Int32(last)))
+            found, _ = RowBox.digits_of(tile, cutlass.min(Int32(number), Int32(last)))
             self.rows.append(Int32(first + self.x.cell(found) * self.x.pitch + channels_of_x))
             packed = Int32(0)
             for i, digit in enumerate(found):
@@ -191,14 +191,14 @@ class Sums:
 
     def load(self, x: Any, y: Any, group: Any, number: Any, stage: Any) -> None:
         """Issue the copies of box ``number`` into a stage."""
-        box = Box(self.of, self.tile, self.args, number)
+        box = RowBox(self.of, self.tile, self.args, number)
         at_x = self.first + stage * self.stage_bytes
         self.x.load(x, at_x, box, group, self.vectors[1])
         self.y.load(y, at_x + self.to_y, box, group, self.vectors[0])
 
     def add(self, acc: Any, number: Any, stage: Any) -> None:
         """Add the products of box ``number``, once its copies into a stage have completed."""
-        box, away = Box(self.of, self.tile, self.args, number), stage * self.stage_bytes
+        box, away = RowBox(self.of, self.tile, self.args, number), stage * self.stage_bytes
         ends, signs = Int32(0), 0
         for i, (first, extent, most) in enumerate(
             zip(box.first, box.extents, self.tile.box, strict=True)
@@ -228,8 +228,8 @@ class Sums:
                         acc[i, block, tap] = value
 
 
-class SumsOfWords(Sums):
-    """``Sums`` for tf32: lanes read word by word, from four voxels in one line of a box."""
+class SumsOfWords(WarpSums):
+    """``WarpSums`` for tf32: lanes read word by word, from four voxels in one line of a box."""
 
     def place(self) -> None:
         size, (m0, _, c0, _) = self.data.bytes, self.job

@@ -24,7 +24,7 @@ from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from ..common.early_exit import exit_if
 from ..common.pdl import Dependent, dependence
 from ..common.plain_types import AnyTuple
@@ -78,7 +78,7 @@ class ImplicitGemm(GemmKernel):
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
-        args = Arguments(values, fast)
+        args = RuntimeIntegers(values, fast)
         shapes = self.view.a.shape
         m = product(map_leaves(lambda s: args.integer(s, Int64), shapes[0]))
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
@@ -118,7 +118,7 @@ class ImplicitGemm(GemmKernel):
         index_a: Any,
         index_b: Any,
         index_d: Any,
-        args: Arguments,
+        args: RuntimeIntegers,
         split: AnyTuple,
         place: Any,
         numbers: Any,
@@ -278,7 +278,7 @@ class ImplicitGemm(GemmKernel):
         return MainloopSm90(self.spec, self.data, smem, halo, self.kinds.tma, self.runs)
 
     def _operands(
-        self, args: Arguments, pointers: tuple[Any, Any], indices: tuple[Any, Any], group: Any
+        self, args: RuntimeIntegers, pointers: tuple[Any, Any], indices: tuple[Any, Any], group: Any
     ) -> tuple[Operand, Operand]:
         """Return A and B as operands; a k-contiguous operand hoists its row offsets."""
         tile, view, spec = self.tile, self.view, self.spec

@@ -9,7 +9,7 @@ from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
 from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from .cp_async import CpAsyncLoad
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
@@ -37,12 +37,12 @@ class LoadKinds:
         self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
         self.tma = self.im2col[0] is not None, bool(self.tiled_b or self.im2col[1])
 
-    def atom_of_a(self, pointer: Any, args: Arguments) -> Any:
+    def atom_of_a(self, pointer: Any, args: RuntimeIntegers) -> Any:
         """Make A's copy atom and TMA descriptor on the host; None if TMA does not load A."""
         found, _ = self.im2col
         return found and im2col_tma_atom(found, args, pointer, self.spec, self.data, 0)
 
-    def atom_of_b(self, pointer: Any, args: Arguments) -> tuple[Any, Any]:
+    def atom_of_b(self, pointer: Any, args: RuntimeIntegers) -> tuple[Any, Any]:
         """Make B's copy atom and TMA descriptor on the host, and, for TMA tiled, its coordinate
         tensor; None for each that B does not have.
         """

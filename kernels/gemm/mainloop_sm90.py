@@ -25,7 +25,7 @@ from layoutconv.planning.structural_zeros import BLOCK_BYTES, COLUMNS, Blocks, C
 from layoutconv.planning.tma_im2col import Im2col
 from layoutconv.planning.tma_tiled import Boxes
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from .active_taps import OWN_ROWS
 from .consumer import Consumer
 from .cp_async import THREADS_PER_LINE, THREADS_PER_ROW, CpAsyncLoad
@@ -165,7 +165,7 @@ class MainloopSm90:
         self,
         atom: Any,
         found: Im2col,
-        args: Arguments,
+        args: RuntimeIntegers,
         shared: SharedTile,
         first: Any,
         group: Any,

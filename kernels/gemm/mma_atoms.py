@@ -78,7 +78,7 @@ MULTIPLY = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredType:
     """A type that results are stored in."""
 
     element: Any
@@ -90,14 +90,14 @@ class Stored:
 
 
 OUTPUT = {
-    "float16": Stored(Float16),
-    "bfloat16": Stored(BFloat16),
-    "float32": Stored(Float32),
-    "float64": Stored(Float64),
-    "int32": Stored(Int32),
-    "int8": Stored(Int8),
-    "float8_e4m3fn": Stored(Float8E4M3FN, Uint8),
-    "float8_e5m2": Stored(Float8E5M2, Uint8),
+    "float16": StoredType(Float16),
+    "bfloat16": StoredType(BFloat16),
+    "float32": StoredType(Float32),
+    "float64": StoredType(Float64),
+    "int32": StoredType(Int32),
+    "int8": StoredType(Int8),
+    "float8_e4m3fn": StoredType(Float8E4M3FN, Uint8),
+    "float8_e5m2": StoredType(Float8E5M2, Uint8),
 }
 
 

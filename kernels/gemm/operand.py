@@ -41,13 +41,13 @@ from layoutconv.algebra.symint import is_runtime
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages
 from layoutconv.view.vectors import is_open_run
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 
 MASK_BITS = 64  # most bits of a row's mask
 
 
 @dataclass(frozen=True)
-class Field:
+class MaskField:
     """Bits of a row's mask: one for each value of one digit of the column."""
 
     first: int  # number of the field's first bit
@@ -97,7 +97,7 @@ class Operand:
     def __init__(
         self,
         layout: OperandLayout,
-        args: Arguments,
+        args: RuntimeIntegers,
         pointer: Any,
         index: Any,
         *,
@@ -136,7 +136,7 @@ class Operand:
 
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
-    def _checks(self) -> tuple[list[Field], list[int], list[int]]:
+    def _checks(self) -> tuple[list[MaskField], list[int], list[int]]:
         """Return the fields of the mask, the coordinate modes that the row alone decides, and the
         modes to compare at each access.
 
@@ -153,7 +153,7 @@ class Operand:
             live, fields = live | tapped, []
         return fields, sorted(moved - tapped - live), sorted(live)
 
-    def _fields(self, by_digit: list[set[int]]) -> list[Field]:
+    def _fields(self, by_digit: list[set[int]]) -> list[MaskField]:
         """Return one field for all taps if they fit, else one per digit if no two digits move the
         same mode.
         """
@@ -163,16 +163,16 @@ class Operand:
         extents = flatten(self.col_shape)[1:]
         alone = sum(map(len, by_digit)) == len(tapped)
         if product(extents) <= MASK_BITS or not alone:
-            return [Field(0, product(extents), self.vector_extent, tapped)]
+            return [MaskField(0, product(extents), self.vector_extent, tapped)]
         fields, first, length = [], 0, self.vector_extent
         for extent, modes in zip(extents, by_digit, strict=True):
             if modes:
-                fields.append(Field(first, extent, length, frozenset(modes)))
+                fields.append(MaskField(first, extent, length, frozenset(modes)))
                 first += extent
             length *= extent
         return fields
 
-    def _deltas(self, field: Field, mode: int) -> dict[int, int]:
+    def _deltas(self, field: MaskField, mode: int) -> dict[int, int]:
         """Return the distinct deltas of a coordinate mode over a digit, each with the bits of the
         values that give it.
         """
@@ -339,7 +339,7 @@ class Operand:
         coords = self._col_coords(k) if self.live else None
         return Column(linear, behind, [self._bit(field, k) for field in self.fields], valid, coords)
 
-    def _bit(self, field: Field, k: Any) -> Any:
+    def _bit(self, field: MaskField, k: Any) -> Any:
         """The number of a field's bit for column ``k``."""
         digit = divmod(k, Extent(field.length))[0]
         if field.length * field.extent < self.col_count:
@@ -414,7 +414,7 @@ class Operand:
         return pointer + cute.assume(Int64(offset), divby=self.vector)
 
 
-def _count(shape: Any, args: Arguments) -> Any:
+def _count(shape: Any, args: RuntimeIntegers) -> Any:
     return product(map_leaves(lambda s: args.integer(s, Int32), shape))
 
 

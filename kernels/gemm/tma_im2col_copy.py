@@ -22,7 +22,7 @@ from layoutconv.planning.structural_zeros import Columns
 from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 from .cp_async import CpAsyncLoad
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
@@ -32,7 +32,7 @@ Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *
 
 
 def im2col_tma_atom(
-    found: Im2col, args: Arguments, pointer: Any, spec: KernelSpec, data: Data, operand: int
+    found: Im2col, args: RuntimeIntegers, pointer: Any, spec: KernelSpec, data: Data, operand: int
 ) -> Any:
     """Return the copy atom, with its TMA descriptor, for tiles of A (``operand`` 0) or B (1).
 
@@ -70,12 +70,12 @@ def im2col_tma_atom(
     return made.atom
 
 
-def _upper(mode: Any, args: Arguments) -> Any:
+def _upper(mode: Any, args: RuntimeIntegers) -> Any:
     rows, extent = args.integer(mode.rows, Int32), args.integer(mode.extent, Int32)
     return Int32(mode.lower + (rows - 1) * mode.step - (extent - 1))
 
 
-def _distance(stride: Any, args: Arguments, data: Data) -> Any:
+def _distance(stride: Any, args: RuntimeIntegers, data: Data) -> Any:
     """A stride in elements. TMA takes only multiples of 16 bytes; a mode that nothing moves may
     have another stride, and gets one that TMA takes.
     """
@@ -93,7 +93,7 @@ class TmaIm2colLoad(TmaLoad):
         self,
         atom: Any,
         found: Im2col,
-        args: Arguments,
+        args: RuntimeIntegers,
         shared: SharedTile,
         tid: Any,
         rows: int,

@@ -20,7 +20,7 @@ from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, range_co
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
-from .cooperative import BEFORE, WARP, Arrays, Worker, arrays_in
+from .cooperative import BEFORE, WARP, Arrays, LaunchThread, arrays_in
 from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
 from .scan import sums_before
@@ -136,7 +136,7 @@ class Fill(PerRank):
 class SomeRows(OfSlots):
     """Base of parts whose threads work on ``FLIGHT`` rows at once, to overlap their latencies."""
 
-    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         first, end = worker.share(integers[0])
         self.rows(worker, first, end, pointers, integers)
 
@@ -259,7 +259,7 @@ class Reserve(OfSlots):
     def integers(self) -> int:
         return 1
 
-    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         start, end = worker.share(integers[0])
         self.rows(
             worker, start, end, pointers, integers[0], arrays_in(room, self.shared(worker.threads))

@@ -87,13 +87,13 @@ class HashTable:
         self.bits, self._of_slots, self.vectors = table_size(rows, self._wide)
         self._device = device = indices.device
         self._make = maker(device)
-        self._memory: Memory | None = None
+        self._memory: TableMemory | None = None
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> TableMemory:
         """The table, filled on first use; ``search_sorted`` fills and searches it in one call."""
         if self._memory is None:
-            found = Memory(self._make, self.rows, self._of_slots, self.vectors)
+            found = TableMemory(self._make, self.rows, self._of_slots, self.vectors)
             if self.rows:
                 slot_of = self._make((WORD + self.rows,), (1,), torch.int32)
                 tensors = self.indices, found.whole, slot_of
@@ -113,14 +113,14 @@ class HashTable:
         return self._memory
 
     @memory.setter
-    def memory(self, memory: Memory) -> None:
+    def memory(self, memory: TableMemory) -> None:
         """Take a table that another launch fills; never replace one that CUDA graphs may read."""
         if self._memory is None:
             self._memory = memory
 
-    def memory_at(self, room: Tensor, start: int) -> Memory:
+    def memory_at(self, room: Tensor, start: int) -> TableMemory:
         """Return memory for the table inside ``room``, from its Int32 number ``start`` on."""
-        return Memory(lambda *_: room, self.rows, self._of_slots, self.vectors, start=start)
+        return TableMemory(lambda *_: room, self.rows, self._of_slots, self.vectors, start=start)
 
     @property
     def status(self) -> Tensor:
@@ -200,7 +200,7 @@ class HashTable:
         memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
             # Put this call's workspace behind the table: an allocation costs the host 1 us.
-            memory = Memory(make, own, self._of_slots, self.vectors, size + own)
+            memory = TableMemory(make, own, self._of_slots, self.vectors, size + own)
             room, word = memory.whole, memory.end
             behind: tuple[int, ...] = at_cells, word + 4 * size, word
             fills: tuple[int, ...] = own, ctas, memory.vectors + sorting.vectors, memory.of_slots
@@ -238,7 +238,7 @@ class HashTable:
         return bool(rows and count and self.rows) and 0 not in self.grid
 
 
-class Memory:
+class TableMemory:
     """The memory of a table: slots, and the rows of cells.
 
     It is one allocation, filled with -1 at once: slots are then EMPTY with absent cells, and rows

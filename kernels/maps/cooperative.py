@@ -51,13 +51,13 @@ class StagePart(PerRank):
         return []
 
     def work(
-        self, worker: Worker, pointers: list[Any], integers: tuple[Any, ...], room: Any
+        self, worker: LaunchThread, pointers: list[Any], integers: tuple[Any, ...], room: Any
     ) -> None:
         """Do the CTA's share. Its shared memory, ``room``, may be reused after a barrier."""
         raise NotImplementedError
 
 
-class Worker:
+class LaunchThread:
     """A thread of a cooperative launch: ``tid`` of ``threads``, a constant, in ``cta`` of ``ctas``.
 
     ``waiting()`` waits for the grid sync in front of the stage.
@@ -82,7 +82,7 @@ class EachRow(StagePart):
     """
 
     def work(
-        self, worker: Worker, pointers: list[Any], integers: tuple[Any, ...], room: Any
+        self, worker: LaunchThread, pointers: list[Any], integers: tuple[Any, ...], room: Any
     ) -> None:
         first, end = worker.share(integers[0])
         self.rows(worker, first, end, pointers, integers, room)
@@ -166,9 +166,9 @@ class CooperativeKernel(PerRank):
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
-        self.work(Worker(tid, self.threads, cta, ctas), pointers, integers)
+        self.work(LaunchThread(tid, self.threads, cta, ctas), pointers, integers)
 
-    def work(self, worker: Worker, pointers: Any, integers: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any) -> None:
         room = shared_room(self.shared())
         for number, stage in enumerate(self.stages):
             if number:
@@ -214,7 +214,7 @@ def add(pointer: Any, number: Any) -> None:
     cute.arch.red(pointer, number, op="add", dtype="s32", sem="relaxed", scope="gpu")
 
 
-def wait(worker: Worker) -> None:
+def wait(worker: LaunchThread) -> None:
     """Wait for the stage before. A function, because the DSL carries objects whose methods a loop
     calls."""
     worker.waiting()

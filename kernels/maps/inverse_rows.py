@@ -14,11 +14,11 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .row_order import Sizes
 from .sort_keys import key_of_word
-from .tap_blocks import Neighbours
+from .tap_blocks import TapLookup
 from .tap_tables import head_size
 
 
-class InverseRows(Neighbours):
+class InverseRows(TapLookup):
     """Base of kernels that look up the outputs that an input feeds; one thread per input.
 
     Their arguments are those of ``Keys`` and ``Search``, so that one launch may have all of them.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..common.dsl import Constexpr, Int32, Int64, cute, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, select
-from .cooperative import WARP, Arrays, EachRow, StagePart, Worker, arrays_in, size_of
+from .cooperative import WARP, Arrays, EachRow, LaunchThread, StagePart, arrays_in, size_of
 from .per_rank import Places, types_of
 
 ENDS = 2  # integers of a job behind its part's: its first virtual CTA, and one past its last
@@ -104,7 +104,7 @@ class Jobs(StagePart):
         needs = [turn.part.shared(threads) for turn in self.turns]
         return [*self.given.table, *max(needs, key=size_of)]
 
-    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         (table,) = arrays_in(room, self.given.table)
         if self.tells:
             self.tell(worker, table, pointers, integers)
@@ -158,7 +158,7 @@ class Jobs(StagePart):
         integers = [table[len(self.given.types) + place] for place in numbers[:-ENDS]]
         integers += [chosen.among(values) for values in zip(*fixed, strict=True)]
         first, end = (self.integer(table, place) for place in numbers[-ENDS:])
-        own = Worker(worker.tid, worker.threads, v - first, end - first)
+        own = LaunchThread(worker.tid, worker.threads, v - first, end - first)
         if self.waits:
             own.waiting = worker.waiting
         part.work(own, pointers, tuple(integers), room)

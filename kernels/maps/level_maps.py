@@ -22,10 +22,10 @@ from . import map_stages, per_rank
 from .block_table import EDGES
 from .box_filter import box_filter
 from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse, number_of
-from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Memory, Taps
+from .build_map import MOST_KNOWN, WORD_BITS, HashTable, TableMemory, Taps
 from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
 from .device_tables import device_table
-from .level_stages import MOST_PER_SM, THREADS, Kind, all_levels
+from .level_stages import MOST_PER_SM, THREADS, MapKind, all_levels
 from .map_stages import RoomToSort
 from .parents import KeysOfParents, RowsOfParents
 from .per_rank import Chain
@@ -51,7 +51,7 @@ MOST_LEVELS = 8  # a kernel takes their numbers, and those of three maps for eac
 MOST_ROWS = 1 << 18
 
 
-class Wanted(NamedTuple):
+class WantedMap(NamedTuple):
     """A map to build.
 
     Attributes:
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     inverse: bool = False
 
 
-def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
+def suits(tables: Sequence[HashTable], wanted: Sequence[WantedMap]) -> bool:
     """Return whether one call should build all maps: every level has rows, at most ``MOST_ROWS``;
     the grids have keys of one kind; and kernels can be compiled for the filters.
     """
@@ -121,7 +121,7 @@ def _known(taps: Taps) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
 
 
 def sorted_maps(
-    tables: Sequence[HashTable], wanted: Sequence[Wanted]
+    tables: Sequence[HashTable], wanted: Sequence[WantedMap]
 ) -> list[tuple[Tensor, Tensor]]:
     """Fill all tables, and return for each map its index, sorted by taps, and the row order.
 
@@ -132,7 +132,7 @@ def sorted_maps(
     return plan.run(tables)
 
 
-def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> LevelPlan | None:
+def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[WantedMap]) -> LevelPlan | None:
     """Return the plan of these maps, for levels in grids ``(batch_size, ...)``; None if a map has
     taps that no kernel is made for.
     """
@@ -151,7 +151,7 @@ class LevelPlan:
     """
 
     def __init__(
-        self, rank: int, of_grids: tuple[bool, bool], levels: int, wanted: tuple[Wanted, ...]
+        self, rank: int, of_grids: tuple[bool, bool], levels: int, wanted: tuple[WantedMap, ...]
     ) -> None:
         groups, turns = _by_kind(wanted)
         self._sizes = sizes_of_sorts()
@@ -190,7 +190,7 @@ class LevelPlan:
         workspace = make((slots_at + sum(of_levels),), (1,), torch.int32)
         word, start = whole.data_ptr(), workspace.data_ptr()
         addresses, integers = list[int](), list[int]()
-        memories, turn, slots = list[Memory](), 0, start + 4 * slots_at
+        memories, turn, slots = list[TableMemory](), 0, start + 4 * slots_at
         for table, count, at in zip(tables, of_levels, tabled, strict=False):
             memory = table.memory_at(whole, at)
             memories.append(memory)
@@ -227,7 +227,7 @@ class LevelPlan:
 
 
 def load_kernels(
-    wanted: Sequence[Wanted], grids: Sequence[tuple[int, ...]], *cells: Tensor
+    wanted: Sequence[WantedMap], grids: Sequence[tuple[int, ...]], *cells: Tensor
 ) -> None:
     """Launch the kernels of such maps in a dry run, which loads kernels and runs none."""
     tables = [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
@@ -245,7 +245,7 @@ def sizes_of_sorts() -> Sizes:
 
 
 @remembered(64)
-def _by_kind(wanted: tuple[Wanted, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _by_kind(wanted: tuple[WantedMap, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Group maps by taps and ``inverse``. Return the groups, and the positions of their maps in
     ``wanted``, in turn."""
     groups: dict[Any, list[int]] = {}
@@ -276,15 +276,15 @@ def _chain(
 
 def kinds_of(
     rank: int, of_grids: tuple[bool, bool], groups: tuple[_Group, ...], sizes: Sizes
-) -> tuple[tuple[Kind, ...], tuple[int, ...]]:
+) -> tuple[tuple[MapKind, ...], tuple[int, ...]]:
     """Return the parts of a kernel that build the maps of each group, and the tables of taps that
     they read, one behind the other."""
-    kinds, tables = list[Kind](), list[int]()
+    kinds, tables = list[MapKind](), list[int]()
     for taps, inverse, levels in groups:
         make = _searched if not inverse else _parents if divides(taps) else _inverse
         keys, then, of_keys, of_then = make(rank, of_grids, taps, sizes)
         starts = len(tables), len(tables) + len(of_keys)
-        kinds.append(Kind(keys, then, *starts, levels))
+        kinds.append(MapKind(keys, then, *starts, levels))
         tables += *of_keys, *of_then
     return tuple(kinds), tuple(tables)
 

@@ -24,7 +24,7 @@ MOST_PER_SM = 4  # CTAs, which share all registers
 Positions = tuple[int, ...]
 
 
-class Kind(NamedTuple):
+class MapKind(NamedTuple):
     """Maps of one kind: parts that compute sort keys and sorted rows, the same for all levels.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Level(NamedTuple):
     ends: Positions
 
 
-class _Map(NamedTuple):
+class _MapPositions(NamedTuple):
     """Positions of a map's arguments."""
 
     order: int
@@ -74,7 +74,7 @@ LEVEL_INTEGERS = 4  # of a level, and one more for each mode of the grid
 MAP_ADDRESSES, MAP_INTEGERS = 6, 7
 
 
-class _Positions:
+class _PositionAllocator:
     """Allocator of positions, in order: addresses of levels and of maps, and integers of both."""
 
     def __init__(self) -> None:
@@ -85,10 +85,12 @@ class _Positions:
         cells, slots, values, slot_of = a
         return _Level(cells, slots, values, slot_of, i[0], i[1], i[2:-2], i[-2:])
 
-    def map(self) -> _Map:
+    def map(self) -> _MapPositions:
         a, i = self._take(MAP_ADDRESSES, MAP_INTEGERS)
         order, found, word, runs, counts, keys = a
-        return _Map(order, found, word, runs, counts, keys, i[0], i[1], i[2], i[3:5], i[5:])
+        return _MapPositions(
+            order, found, word, runs, counts, keys, i[0], i[1], i[2], i[3:5], i[5:]
+        )
 
     def _take(self, addresses: int, integers: int) -> tuple[Positions, Positions]:
         a, i = self.addresses, self.integers
@@ -96,7 +98,9 @@ class _Positions:
         return tuple(range(a, self.addresses)), tuple(range(i, self.integers))
 
 
-def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], sizes: Sizes) -> Chain:
+def all_levels(
+    rank: int, wide: bool, levels: int, kinds: tuple[MapKind, ...], sizes: Sizes
+) -> Chain:
     """Return the launches that fill the tables of levels and build sorted maps from them.
 
     Addresses: for each level cells, slots, values, the rows' slots; for each map its order, index,
@@ -104,7 +108,7 @@ def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], size
     level rows, bits, the grid and ``ENDS`` of its rows; for each map rows per chunk, chunks, rows
     per window, ``ENDS`` of its chunks and of its windows; CTAs, and those of ``Fill``.
     """
-    given = _Positions()
+    given = _PositionAllocator()
     tables = [given.level(rank) for _ in range(levels)]
     insert, reserve, settle = _to_fill(rank, wide, tables)
     maps = [(kind, tables[a], tables[b], given.map()) for kind in kinds for a, b in kind.levels]
@@ -139,7 +143,9 @@ def _to_fill(rank: int, wide: bool, tables: list[_Level]) -> tuple[Turn, Turn, T
     )  # fmt: skip
 
 
-_Sought = list[tuple[Kind, _Level, _Level, _Map]]  # with the levels of its centres and its table
+_Sought = list[
+    tuple[MapKind, _Level, _Level, _MapPositions]
+]  # with the levels of its centres and its table
 
 
 def _counts(maps: _Sought, taps: int, sizes: Sizes) -> Turn:

@@ -15,7 +15,7 @@ from .cooperative import WORD, CooperativeKernel
 from .per_rank import Chain, Places
 from .row_order import Count, Gather, Sizes, Windows
 from .sort_keys import Keys, KeysOfIndex
-from .tap_blocks import Neighbours
+from .tap_blocks import TapLookup
 
 FEWEST_OF_CHUNK = 256  # rows: a chunk counts 4096 places, so below this, fewer chunks are faster
 SIZES = Sizes()
@@ -65,7 +65,7 @@ def _after_fill(
 
 
 @remembered(128)
-def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
+def sorted_search(search: TapLookup, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
     """Return the chain that searches a hash table, with rows in the order of their tap masks.
 
     A table that is ``empty`` is filled first. Addresses: slots, values, centres, natural, visits,

@@ -10,13 +10,13 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
-from .tap_blocks import Neighbours
+from .tap_blocks import TapLookup
 from .tap_tables import LINES, VECTOR, head_size, read_geometry
 
 FLIGHT = 4  # taps that a thread looks up at once; of lines, ``LINES``
 
 
-class Search(Neighbours):
+class Search(TapLookup):
     """Search for the rows of centres' taps, with one thread per centre and per row of the index.
 
     At every tap a warp writes 128 contiguous bytes. With an order, thread i searches around the

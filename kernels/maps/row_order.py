@@ -21,8 +21,8 @@ from .cooperative import (
     WORD,
     Arrays,
     EachRow,
+    LaunchThread,
     StagePart,
-    Worker,
     add,
     arrays_in,
     least,
@@ -56,7 +56,7 @@ class Sizes:
         return self.key - self.place
 
 
-class OfRows(StagePart):
+class RowNumberPart(StagePart):
     """A part that uses row numbers only, so that one kernel serves any rank."""
 
     def __init__(self, rank: int, sizes: Sizes) -> None:
@@ -68,7 +68,7 @@ class OfRows(StagePart):
         return type(self).__name__, self.sizes
 
 
-class Count(OfRows):
+class Count(RowNumberPart):
     """Sort the rows of each chunk by place, the upper bits of the key, and count rows per place.
 
     An entry of ``runs`` has a key in its upper 32 bits and a row in its lower ones. ``counts`` has,
@@ -102,7 +102,7 @@ class Count(OfRows):
         sizes = self.sizes
         return [*arrays_for(sizes.chunk, sizes.place, threads), (Int32, (1 << sizes.place,))]
 
-    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         self.chunks(worker, pointers, integers, room)
 
     @cute.jit
@@ -166,7 +166,7 @@ class Count(OfRows):
         cute.autovec_copy(starts, cute.make_tensor(to, cute.make_layout(each)))
 
 
-class Windows(OfRows):
+class Windows(RowNumberPart):
     """Sort windows of rows, which are in the order of their places, by the rest of their keys; then
     run ``then`` on the rows of each, to search or gather, in the same CTA.
 
@@ -204,7 +204,7 @@ class Windows(OfRows):
             (Int32, (3 * threads // WARP,)), (Int32, (4,)),
         ]  # fmt: skip
 
-    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+    def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         self.windows(worker, pointers, integers, room)
 
     @cute.jit
@@ -318,7 +318,7 @@ def last_upto(firsts: Any, i: Any, count: Constexpr) -> Any:
     return found
 
 
-class OfIndex(OfRows, EachRow):
+class OfIndex(RowNumberPart, EachRow):
     """Base of parts that read an index, int32 (taps, rows), and a tensor, and write a third."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:

@@ -24,7 +24,7 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes
-from .tap_blocks import Neighbours, cells_from
+from .tap_blocks import TapLookup, cells_from
 from .tap_tables import CODES, VECTOR, head_size, read_geometry
 
 WHOLE = 1 << 16  # the weight of certainty; the state of a key counts taps in it
@@ -68,7 +68,7 @@ def key_of_word(word: Any, codes: Any, count: Any, sizes: Constexpr) -> Any:
     return before
 
 
-class Keys(Neighbours):
+class Keys(TapLookup):
     """The sort key of every centre.
 
     If the taps fit in a block that begins at the first cell, one word has all of them, and the

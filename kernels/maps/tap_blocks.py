@@ -33,7 +33,7 @@ def upper(number: Any) -> Any:
     return number if number.width == 32 else Int32(number >> 32)
 
 
-class Neighbours(OfSlots, EachRow):
+class TapLookup(OfSlots, EachRow):
     """Base of kernels that look up the cells of taps around centres; one thread per centre.
 
     If ``near``, all taps of a centre are in two blocks per axis: the kernel first looks these up,

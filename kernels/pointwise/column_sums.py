@@ -16,10 +16,10 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, put, select
 from ..maps.per_rank import Chain
 from .merged_parts import OfParts
-from .row_parts import OF_ALL, OfRows, Place
+from .row_parts import OF_ALL, RowReduction, ThreadPlace
 
 
-class PartSums(OfRows):
+class PartSums(RowReduction):
     """Sum the rows of a part. Tensors: the matrix, and sums (parts, C) in fp32."""
 
     reads = (*OF_ALL, "dtype")
@@ -36,7 +36,7 @@ class PartSums(OfRows):
             self.take(x, place, turn, columns, held)
         self.leave_sums([held], found, place, columns)
 
-    def take(self, x: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
+    def take(self, x: Any, place: ThreadPlace, turn: Any, columns: Any, held: Any) -> None:
         """Add the rows of a turn; all are read before one is added."""
         rows = self.rows(place, turn, None)
         values = [self.read(x, place, row, columns) for row, *_ in rows]

@@ -23,12 +23,12 @@ from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.reduction_schedule import LANES
 from layoutconv.planning.window_schedule import WindowShape
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 from ..common.compiled import compiled
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Values, Walk, read, select
 from .depthwise_entry import DepthwiseEntry
-from .depthwise_store import Reads, Store, epilogue_arguments
+from .depthwise_store import EpilogueReads, Store, epilogue_arguments
 from .depthwise_wgrad import FilterGradientKernel
 from .depthwise_window import Window
 from .reduce import share_of_row
@@ -75,7 +75,9 @@ class Dot(DepthwiseEntry):
         of_d = shape.accumulator, shape.vector, shape.stored
         self.store = Store(shape.epilogue, shape.out_dtype, *of_d)
 
-    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
+    def start(
+        self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple, stream: Any
+    ) -> None:
         rows, _, lanes, warps, channels = Walk(self.shape.nest, args).further[:5]
         if self.short:
             vectors = args.values["0"]
@@ -101,7 +103,7 @@ class Dot(DepthwiseEntry):
     # -- sums over taps --------------------------------------------------------------------------
 
     @cute.kernel
-    def short_sums(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple) -> None:
+    def short_sums(self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple) -> None:
         shape = self.shape
         a, b, target = pointers
         walk = Walk(shape.nest, args)
@@ -138,7 +140,7 @@ class Dot(DepthwiseEntry):
         valid = self.valid_cells(walk, indices)
         # A thread without work reads existing elements.
         self.taps(walk, a, b, staged, select(there, lane, Int32(0)), at_row, valid, acc)
-        self.write(walk, target, at_row, there, valid, acc, Reads.of(*reads))
+        self.write(walk, target, at_row, there, valid, acc, EpilogueReads.of(*reads))
 
     def place_in_filter(self, i: Any) -> tuple[Any, Any]:
         """Return term and channel of a linear index; terms run fastest, as in a filter's memory."""
@@ -195,7 +197,7 @@ class Dot(DepthwiseEntry):
     # -- sums over voxels ------------------------------------------------------------------------
 
     @cute.kernel
-    def long_sums(self, pointers: AnyTuple, args: Arguments) -> None:
+    def long_sums(self, pointers: AnyTuple, args: RuntimeIntegers) -> None:
         shape = self.shape
         a, b, target = pointers
         walk = Walk(shape.nest, args)
@@ -230,7 +232,7 @@ class Dot(DepthwiseEntry):
                             acc[j, t] = acc[j, t] + smem[lane, j, warp + w]
                 cute.arch.sync_threads()
         there = (row < rows) & (part == 0)
-        self.write(walk, target, at_row, there, valid, acc, Reads((), (), ()))
+        self.write(walk, target, at_row, there, valid, acc, EpilogueReads((), (), ()))
 
     def voxels(
         self, walk: Walk, a: Any, b: Any, at_row: Values, i: Any, valid: list[Any], acc: Any
@@ -332,7 +334,7 @@ class Dot(DepthwiseEntry):
 
     def write(
         self, walk: Walk, target: Any, at_row: Values, there: Any, valid: list[Any], acc: Any,
-        reads: Reads,
+        reads: EpilogueReads,
     ) -> None:  # fmt: skip
         """Write the elements of a thread's tile that are ``there``, in D and in the loop."""
         valid = [there if condition is None else there & condition for condition in valid]

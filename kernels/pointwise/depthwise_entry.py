@@ -6,7 +6,7 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from ..common.plain_types import AnyTuple
 from ..common.walk import bind
 
@@ -29,6 +29,8 @@ class DepthwiseEntry:
         args = bind(self.shape.nest, integers)
         self.start(pointers, args, (numbers, vectors, sources), stream)
 
-    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
+    def start(
+        self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple, stream: Any
+    ) -> None:
         """Launch; this is host code. ``pointers`` are those of A, B and D."""
         raise NotImplementedError

@@ -24,7 +24,7 @@ COLUMN = 3  # the operand of a nest whose offset is the column of D
 
 
 @dataclass(frozen=True)
-class Reads:
+class EpilogueReads:
     """The operands that an epilogue reads: scalars, and pointers to tensors.
 
     ``vectors`` have a number per column, or one for the only row; ``sources`` have D's layout.
@@ -35,7 +35,7 @@ class Reads:
     sources: tuple[Any, ...]
 
     @classmethod
-    def of(cls, numbers: Any, vectors: Any, sources: Any) -> Reads:
+    def of(cls, numbers: Any, vectors: Any, sources: Any) -> EpilogueReads:
         """Convert a kernel's arguments, where an empty tuple must be None."""
         return cls(numbers or (), vectors or (), sources or ())
 
@@ -92,8 +92,8 @@ class Store:
         return not self.steps or walk.named.memories[COLUMN].outer[tiled] == 0
 
     def _one(
-        self, walk: Walk, target: Any, reads: Reads, values: Values, of_columns: Places | None,
-        acc: Any, t: int, steps: Any,
+        self, walk: Walk, target: Any, reads: EpilogueReads, values: Values,
+        of_columns: Places | None, acc: Any, t: int, steps: Any,
     ) -> None:  # fmt: skip
         step, between = steps
         if of_columns is None:
@@ -120,7 +120,7 @@ class Store:
             to = cute.make_tensor(pointer + j * Int64(step), cute.make_layout(1))
             to[0] = result[j]
 
-    def _of_columns(self, walk: Walk, reads: Reads, at_row: Values, step: Any) -> Places:
+    def _of_columns(self, walk: Walk, reads: EpilogueReads, at_row: Values, step: Any) -> Places:
         """Return the per-column and per-row operands of a thread's columns."""
         steps = self.steps
         first = Int64(at_row[walk.memory[COLUMN]]) if steps else None
@@ -145,7 +145,9 @@ class Store:
             values[j] = value(j)
         return values.load()
 
-    def _of_d(self, walk: Walk, reads: Reads, values: Values, step: Any) -> Callable[[int], Any]:
+    def _of_d(
+        self, walk: Walk, reads: EpilogueReads, values: Values, step: Any
+    ) -> Callable[[int], Any]:
         """Return a function that reads the sources at a place of D."""
 
         def source(number: int) -> Any:

@@ -20,12 +20,12 @@ from cutlass import Boolean, Int32, Int64, Uint32, const_expr, range_constexpr
 from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.window_schedule import CTA, CTAS_PER_SM
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from ..common.masked_load import load_masked, masks
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Values, Walk, select
 from .depthwise_entry import DepthwiseEntry
-from .depthwise_store import Reads, Store
+from .depthwise_store import EpilogueReads, Store
 
 
 class FilterGradientKernel(DepthwiseEntry):
@@ -36,7 +36,9 @@ class FilterGradientKernel(DepthwiseEntry):
         self.dtype, self.accumulator = TYPES[shape.dtype], TYPES[shape.accumulator]
         self.store = Store("", shape.out_dtype, shape.accumulator, shape.vector, shape.stored)
 
-    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
+    def start(
+        self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple, stream: Any
+    ) -> None:
         walk = Walk(self.shape.nest, args)
         present, channels, filters, of_cta, _, _, of_runs, of_rows = walk.further[:8]
         rows = self.rows(walk, Int64)
@@ -60,7 +62,7 @@ class FilterGradientKernel(DepthwiseEntry):
         return rows
 
     @cute.kernel
-    def kernel(self, pointers: AnyTuple, args: Arguments) -> None:
+    def kernel(self, pointers: AnyTuple, args: RuntimeIntegers) -> None:
         shape = self.shape
         a, b, target = pointers
         walk = Walk(shape.nest, args)
@@ -116,7 +118,7 @@ class FilterGradientKernel(DepthwiseEntry):
         written = [here & (part == 0) & condition for condition in valid]
         to = target + cute.assume(Int64(piece) * walk.further[12], divby=shape.vector)
         steps = walk.further[11], None
-        self.store(walk, to, Reads((), (), ()), 1, at_row, written, acc, steps)
+        self.store(walk, to, EpilogueReads((), (), ()), 1, at_row, written, acc, steps)
 
     @cute.jit
     def walk_run(

@@ -23,12 +23,12 @@ from cutlass import Int32, Int64, Uint32, const_expr
 
 from layoutconv.planning.window_schedule import CHUNK, CTA, CTAS_PER_SM, WindowShape
 
-from ..common.arguments import Arguments, Extent
+from ..common.arguments import Extent, RuntimeIntegers
 from ..common.masked_load import load_masked, masks
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Values, Walk, read, select
 from .depthwise_entry import DepthwiseEntry
-from .depthwise_store import Reads, Store
+from .depthwise_store import EpilogueReads, Store
 
 
 class Window(DepthwiseEntry):
@@ -43,7 +43,9 @@ class Window(DepthwiseEntry):
             shape.epilogue, shape.out_dtype, shape.accumulator, shape.vector, shape.stored
         )
 
-    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
+    def start(
+        self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple, stream: Any
+    ) -> None:
         walk = Walk(self.shape.nest, args)
         there, channels, turns = walk.further[:3]
         others = Int64(1)
@@ -63,10 +65,10 @@ class Window(DepthwiseEntry):
         )
 
     @cute.kernel
-    def kernel(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple) -> None:
+    def kernel(self, pointers: AnyTuple, args: RuntimeIntegers, reads: AnyTuple) -> None:
         shape = self.shape
         a, b, target = pointers
-        walk, read = Walk(shape.nest, args), Reads.of(*reads)
+        walk, read = Walk(shape.nest, args), EpilogueReads.of(*reads)
         present, channels, turns = (Int32(n) for n in walk.further[:3])
         others = Int32(1)
         for name in const_expr(walk.named.outer[1:]):

@@ -99,7 +99,7 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
     )
 
 
-class Reads(NamedTuple):
+class RowReads(NamedTuple):
     """The reads of a thread's row: operands, their indices, and the end of the row's taps."""
 
     operands: Any
@@ -201,7 +201,7 @@ class GatherReduce:
         winner = cute.make_rmem_tensor(shape.vector, Int32)
         winner.fill(-1)
         count = Int32(0)
-        reads = Reads(operands, indices, row, channel, end, integers)
+        reads = RowReads(operands, indices, row, channel, end, integers)
         at = cute.make_rmem_tensor((FLIGHT, 2), Int32)
         self.look_up(indices, row, begin, end, at)
         for j in range(begin, end, FLIGHT):
@@ -209,7 +209,7 @@ class GatherReduce:
         self.finish(acc, count, integers[2])
         self.store(results, row, channel, acc, winner)
 
-    def step(self, reads: Reads, first: Any, at: Any, acc: Any, winner: Any) -> Any:
+    def step(self, reads: RowReads, first: Any, at: Any, acc: Any, winner: Any) -> Any:
         """Reduce ``FLIGHT`` more taps, and count them; ``at`` moves on to the next taps."""
         operands, indices, row, channel, end, integers = reads
         taken = [(at[u, 0], at[u, 1]) for u in range(FLIGHT)]

@@ -35,8 +35,8 @@ from .column_sums import MergeColumns
 from .row_norm import Statistics
 from .row_parts import (
     THREADS,
-    OfRows,
-    Place,
+    RowReduction,
+    ThreadPlace,
     aligned,
     as_float,
     merge_moments,
@@ -47,7 +47,7 @@ from .row_parts import (
 _math: Any = cute.math
 
 
-class OfGroups(OfRows):
+class OfGroups(RowReduction):
     """Base of kernels of parts that use the statistics of groups.
 
     Integers: those of images, the width of a group, and the bits of a slope.
@@ -60,13 +60,13 @@ class OfGroups(OfRows):
         dtype = self.shape.stored or self.shape.dtype
         return dtype, min(16, self.vector * TYPES[dtype].width // 8)
 
-    def groups_of(self, place: Place, integers: Any) -> list[Any]:
+    def groups_of(self, place: ThreadPlace, integers: Any) -> list[Any]:
         """Return the group number, through all images, of each of a thread's channels."""
         columns, width = Int32(integers[1]), Int32(integers[6])
         start = place.image * (columns // width)
         return [start + (Int32(place.column) + j) // width for j in range(self.vector)]
 
-    def affine(self, weight: Any, bias: Any, place: Place) -> tuple[list[Any], list[Any]]:
+    def affine(self, weight: Any, bias: Any, place: ThreadPlace) -> tuple[list[Any], list[Any]]:
         """Read weight and bias of a thread's channels."""
         if not self.shape.parameters:
             return [Float32(1.0)] * self.vector, [Float32(0.0)] * self.vector
@@ -98,7 +98,9 @@ class NormaliseGroups(OfGroups):
         for turn in range(self.turns(place)):
             self.rows_of(x, out, place, turn, columns, (mean, scale, offset, slope))
 
-    def rows_of(self, x: Any, out: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
+    def rows_of(
+        self, x: Any, out: Any, place: ThreadPlace, turn: Any, columns: Any, held: Any
+    ) -> None:
         """Write the results of a turn."""
         (mean, scale, offset, slope), kind = held, self.shape.activation
         rows = self.rows(place, turn, None)
@@ -136,7 +138,9 @@ class GroupSums(OfGroups):
                     held[1][j] = held[1][j] + one * normal[j]
         self.leave_sums(held, found, place, columns)
 
-    def known(self, statistics: Any, weight: Any, bias: Any, place: Place, integers: Any) -> Any:
+    def known(
+        self, statistics: Any, weight: Any, bias: Any, place: ThreadPlace, integers: Any
+    ) -> Any:
         """Read mean, inverse deviation, weight and bias of a thread's channels, and the slope."""
         groups = self.groups_of(place, integers)
         mean, inverse = ([at(statistics, 2 * g + k) for g in groups] for k in range(2))
@@ -183,7 +187,7 @@ class GroupGradient(GroupSums):
             self.rows_of(x, grad, dx, place, turn, columns, known, (level, slant))
 
     def rows_of(
-        self, x: Any, grad: Any, dx: Any, place: Place, turn: Any, columns: Any, known: Any,
+        self, x: Any, grad: Any, dx: Any, place: ThreadPlace, turn: Any, columns: Any, known: Any,
         means: Any,
     ) -> None:  # fmt: skip
         """Write the gradients of a turn."""
@@ -196,7 +200,7 @@ class GroupGradient(GroupSums):
             self.write(dx, place, row, inside, columns, result)
 
 
-class OfEachGroup(OfRows):
+class OfEachGroup(RowReduction):
     """Base of kernels with one CTA per group of an image, which merges the parts of its channels.
 
     Integers: those of images, and the width of a group.

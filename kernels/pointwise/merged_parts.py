@@ -10,14 +10,14 @@ from layoutconv.planning.norm_schedule import LOG_THREADS
 
 from ..common.dsl import Constexpr, Float32, Int32, Int64, cute
 from ..common.walk import at, select
-from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments
+from .row_parts import THREADS, RowReduction, ThreadPlace, merge_moments, merge_sums, of_moments
 
 # Parts that a thread has in flight, as each comes from L2: with 64 columns a thread has 32 parts,
 # which one after the other take longer than the rows of a part.
 PARTS_AT_ONCE = 8
 
 
-class OfParts(OfRows):
+class OfParts(RowReduction):
     """Base of kernels that begin by merging the partial results of their columns.
 
     Attributes:
@@ -32,7 +32,7 @@ class OfParts(OfRows):
         return False
 
     def moments_of(
-        self, moments: Any, place: Place, columns: Any, parts: Any, eps: Any
+        self, moments: Any, place: ThreadPlace, columns: Any, parts: Any, eps: Any
     ) -> tuple[Any, Any]:
         """Return the moments of a thread's single column, and the shared-memory arrays that merged
         them.
@@ -41,7 +41,7 @@ class OfParts(OfRows):
         arrays = self.among_threads(of_threads, merge_moments, place)
         return tuple(array[0, place.tid] for array in arrays), arrays
 
-    def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
+    def sums_of(self, sums: Any, place: ThreadPlace, columns: Any, parts: Any) -> tuple[Any, Any]:
         """Return the sums (parts, count, C) of a thread's single column, and the shared-memory
         arrays that merged them.
         """
@@ -49,7 +49,7 @@ class OfParts(OfRows):
         arrays = self.among_threads(of_threads, merge_sums, place)
         return tuple(array[0, place.tid] for array in arrays), arrays
 
-    def among_threads(self, of_threads: Any, merge: Any, place: Place) -> list[Any]:
+    def among_threads(self, of_threads: Any, merge: Any, place: ThreadPlace) -> list[Any]:
         """Merge the threads of the same columns, in shared memory."""
         arrays = self.shared(len(of_threads))
         for array, own in zip(arrays, of_threads, strict=True):
@@ -68,7 +68,7 @@ class OfParts(OfRows):
         return merged
 
     def with_moments(
-        self, merged: Any, moments: Any, place: Place, columns: Any, turn: Any, eps: Any
+        self, merged: Any, moments: Any, place: ThreadPlace, columns: Any, turn: Any, eps: Any
     ) -> Any:
         """Merge the moments of a turn's parts into ``merged``."""
         some = self.parts_of(place, *turn)
@@ -89,12 +89,12 @@ class OfParts(OfRows):
             merged = of_moments(merged, given)
         return merged
 
-    def turns_of_parts(self, place: Place, parts: Any) -> Any:
+    def turns_of_parts(self, place: ThreadPlace, parts: Any) -> Any:
         """Return the number of a thread's turns, of ``PARTS_AT_ONCE`` parts each."""
         first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
         return (parts - first + step * PARTS_AT_ONCE - 1) // (step * PARTS_AT_ONCE)
 
-    def parts_of(self, place: Place, turn: Any, parts: Any) -> list[tuple[Any, Any]]:
+    def parts_of(self, place: ThreadPlace, turn: Any, parts: Any) -> list[tuple[Any, Any]]:
         """Return a turn's parts, the thread's first in place of absent ones; and if each exists."""
         first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
         found = []
@@ -124,7 +124,7 @@ class OfParts(OfRows):
         """Return zeros: the sums of no part."""
         return tuple(Float32(0.0) for _ in range(self.count))
 
-    def with_sums(self, merged: Any, sums: Any, place: Place, columns: Any, turn: Any) -> Any:
+    def with_sums(self, merged: Any, sums: Any, place: ThreadPlace, columns: Any, turn: Any) -> Any:
         """Add the sums of a turn's parts to ``merged``."""
         some = self.parts_of(place, *turn)
         found = []

@@ -21,7 +21,7 @@ from cutlass.cute.runtime import make_fake_tensor
 from layoutconv.planning.machine import starts_early
 from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
-from ..common.arguments import Arguments
+from ..common.arguments import RuntimeIntegers
 from ..common.compiled import compiled
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
@@ -80,7 +80,7 @@ class Reduction:
         )
 
     @cute.kernel
-    def kernel(self, source: Any, target: Any, args: Arguments) -> None:
+    def kernel(self, source: Any, target: Any, args: RuntimeIntegers) -> None:
         let_dependents_start(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)

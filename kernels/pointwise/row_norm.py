@@ -41,12 +41,12 @@ from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .activations import activated, passed
 from .merged_parts import OfParts
-from .row_parts import OF_ALL, OfRows, Place, aligned, as_float, merge_moments
+from .row_parts import OF_ALL, RowReduction, ThreadPlace, aligned, as_float, merge_moments
 
 _math: Any = cute.math
 
 
-class Statistics(OfRows):
+class Statistics(RowReduction):
     """Compute count, mean and squares about it of the rows of a part, per column.
 
     Tensors: features, which rows count, and the moments (2 C + 1,) of each part: means, squares,
@@ -84,7 +84,7 @@ class Statistics(OfRows):
                 put(moments, own + 2 * columns, arrays[0][0, place.tid])
 
     def take(
-        self, x: Any, there: Any, place: Place, turn: Any, columns: Any, count: Any, held: Any
+        self, x: Any, there: Any, place: ThreadPlace, turn: Any, columns: Any, count: Any, held: Any
     ) -> None:
         """Add the rows of a turn; sums are relative to the thread's first row that counts."""
         shift, sums, squares = held
@@ -202,7 +202,7 @@ class Normalise(OfParts):
         put(running, column, TYPES[self.shape.running](select(n > 1.0, moved, before)))
 
     def rows_of(
-        self, operands: Any, out: Any, place: Place, turn: Any, columns: Any, of_columns: Any
+        self, operands: Any, out: Any, place: ThreadPlace, turn: Any, columns: Any, of_columns: Any
     ) -> None:
         """Write the results of a turn."""
         (x, there, past), (scale, mean, offset) = operands, of_columns
@@ -220,7 +220,7 @@ class Normalise(OfParts):
             self.write(out, place, row, inside, columns, result)
 
 
-class Sums(OfParts):
+class GradientSums(OfParts):
     """Sum the gradient, and its product with the normalised value, over the rows of a part.
 
     Tensors: features, which rows count, the result, its gradient, the forward pass's values, and
@@ -251,7 +251,7 @@ class Sums(OfParts):
         self.leave_sums(held, found, place, columns)
 
     def kept(
-        self, kept: Any, place: Place, columns: Any, begin: Any = 0
+        self, kept: Any, place: ThreadPlace, columns: Any, begin: Any = 0
     ) -> tuple[list[Any], list[Any]]:
         """Read mean and inverse deviation of a thread's columns; or scale and offset."""
         first, second = (
@@ -316,7 +316,7 @@ class MergeSums(OfParts):
             put(told, columns + place.single, totals[1] / at(kept, columns + place.single))
 
 
-class Gradient(Sums):
+class Gradient(GradientSums):
     """Compute the gradients of features, of parameters, and of the summand.
 
     Tensors: features, which rows count, the result, its gradient, the forward pass's values, sums
@@ -325,7 +325,7 @@ class Gradient(Sums):
     """
 
     more = 1
-    reads = (*Sums.reads, "parameters", "ranks", "added")
+    reads = (*GradientSums.reads, "parameters", "ranks", "added")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         features, floats = self.of_features(), ("float32", 4)
@@ -409,13 +409,18 @@ def normalise(shape: NormShape) -> Chain:
 
 def backward(shape: NormShape) -> Chain:
     """Return the backward launches: tensors of ``Gradient``, and its integers but the last."""
-    parts = (Sums(shape), tuple(range(6)), _ALL), (Gradient(shape), tuple(range(10)), (*_ALL, 4))
+    parts = (
+        (GradientSums(shape), tuple(range(6)), _ALL),
+        (Gradient(shape), tuple(range(10)), (*_ALL, 4)),
+    )
     return Chain(parts)
 
 
 def sums(shape: NormShape) -> Chain:
-    """Return the launches of a rank's sums: tensors of ``Sums``, then of ``MergeSums``."""
-    return Chain(((Sums(shape), tuple(range(6)), _ALL), (MergeSums(shape), (4, 5, 6, 7), _ALL)))
+    """Return the launches of a rank's sums: tensors of ``GradientSums``, then of ``MergeSums``."""
+    return Chain(
+        ((GradientSums(shape), tuple(range(6)), _ALL), (MergeSums(shape), (4, 5, 6, 7), _ALL))
+    )
 
 
 def gradient(shape: NormShape) -> Chain:

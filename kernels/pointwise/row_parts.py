@@ -22,7 +22,7 @@ THREADS = 1 << LOG_THREADS
 OF_ALL = "vector", "early", "images"  # fields that all kernels but group merges read
 
 
-class Place(NamedTuple):
+class ThreadPlace(NamedTuple):
     """The position of a thread in its launch."""
 
     tid: Any
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     log_wide: Any  # binary logarithm of the columns of a block
 
 
-class OfRows(PerRank):
+class RowReduction(PerRank):
     """Base of kernels whose CTAs reduce a part of the rows and a block of columns.
 
     Its first integers are those of a ``Schedule``; for images, that of one image, and then the
@@ -82,7 +82,7 @@ class OfRows(PerRank):
         """Return the type and alignment of features."""
         return self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
 
-    def enter(self, integers: Any) -> Place:
+    def enter(self, integers: Any) -> ThreadPlace:
         """Return the position of a thread, after which it may touch memory.
 
         Dependent kernels start once every CTA is here, so they take no CTA's place on an SM.
@@ -92,7 +92,7 @@ class OfRows(PerRank):
         wait_for_others(self.shape.early)
         return place
 
-    def place(self, integers: Any) -> Place:
+    def place(self, integers: Any) -> ThreadPlace:
         """Return the position of a thread."""
         rows, columns, log_across, share, parts = integers[:5]
         tid, _, _ = cute.arch.thread_idx()
@@ -108,7 +108,7 @@ class OfRows(PerRank):
         if self.shape.images:
             part, start_of_image = image * Int32(parts) + part, Int64(image) * rows
             first, end = first + start_of_image, end + start_of_image
-        return Place(
+        return ThreadPlace(
             tid=tid,
             row=tid >> log_across,
             step=Int64(1) << log_step,
@@ -125,7 +125,7 @@ class OfRows(PerRank):
             log_wide=log_wide,
         )
 
-    def turns(self, place: Place) -> Any:
+    def turns(self, place: ThreadPlace) -> Any:
         """Return the number of a thread's turns, of ``FLIGHT`` rows each."""
         step = place.step * FLIGHT
         return Int32((place.end - place.first - place.row + step - 1) // step)
@@ -134,7 +134,7 @@ class OfRows(PerRank):
         """Count turns from the last: the rows that were read last come first."""
         return turns - 1 - number
 
-    def rows(self, place: Place, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
+    def rows(self, place: ThreadPlace, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
         """Return the rows of a turn, with the part's first in place of those outside; and whether
         each is inside the part, and counts.
         """
@@ -147,12 +147,12 @@ class OfRows(PerRank):
             found.append((row, inside, valid))
         return found
 
-    def pointer(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
+    def pointer(self, base: Any, place: ThreadPlace, row: Any, columns: Any) -> Any:
         """Return a pointer to a thread's columns of a row."""
         offset = row * columns + place.column
         return base + (cute.assume(offset, divby=self.vector) if self.vector > 1 else offset)
 
-    def load(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
+    def load(self, base: Any, place: ThreadPlace, row: Any, columns: Any) -> Any:
         """Read a thread's columns of a row, in the stored type."""
         return read(self.pointer(base, place, row, columns), base.dtype, self.vector)
 
@@ -160,7 +160,7 @@ class OfRows(PerRank):
         """Convert loaded values to float32, which takes twice the registers of 16 bits."""
         return [Float32(loaded[j]) for j in range(self.vector)]
 
-    def read(self, base: Any, place: Place, row: Any, columns: Any) -> list[Any]:
+    def read(self, base: Any, place: ThreadPlace, row: Any, columns: Any) -> list[Any]:
         """Read a thread's columns of a row in float32."""
         return self.widened(self.load(base, place, row, columns))
 

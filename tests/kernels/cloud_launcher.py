@@ -44,11 +44,11 @@ from layoutconv.kernels.pointwise.group_norm import (
 )
 from layoutconv.kernels.pointwise.row_norm import (
     Gradient,
+    GradientSums,
     MergeMoments,
     MergeSums,
     Normalise,
     Statistics,
-    Sums,
 )
 from layoutconv.sparse.maps import row_orders
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
@@ -78,7 +78,7 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
-    Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
+    GradientSums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
     PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
     MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,), KeysOfParents: (3,),
     RowsOfParents: (5,), KeysOfBoxInverse: (3,), RowsOfBoxInverse: (5,), CountLevels: (1,),

@@ -17,7 +17,7 @@ from layoutconv.kernels.maps.box_filter import box_filter
 from layoutconv.kernels.maps.box_inverse import RowsOfBoxInverse
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import size_of
-from layoutconv.kernels.maps.level_maps import MOST_ROWS, Wanted, sorted_maps, suits
+from layoutconv.kernels.maps.level_maps import MOST_ROWS, WantedMap, sorted_maps, suits
 from layoutconv.kernels.maps.level_stages import THREADS, all_levels
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.maps.row_order import Sizes
@@ -57,16 +57,19 @@ def tables_of(cells: list[Tensor], grids: list[Cell]) -> list[HashTable]:
     return [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
 
 
-def wanted_of(rank: int, levels: int, steps: Cell) -> list[Wanted]:
+def wanted_of(rank: int, levels: int, steps: Cell) -> list[WantedMap]:
     """The maps of a U-Net: around each level's cells, down to the next one, and back."""
     own, down = own_taps(rank), Taps.strided(rank, steps, steps)
-    found = [Wanted(own, level, level) for level in range(levels)]
+    found = [WantedMap(own, level, level) for level in range(levels)]
     for level in range(levels - 1):
-        found += [Wanted(down, level + 1, level), Wanted(down, level, level + 1, inverse=True)]
+        found += [
+            WantedMap(down, level + 1, level),
+            WantedMap(down, level, level + 1, inverse=True),
+        ]
     return found
 
 
-def check(found: Any, wanted: Wanted, cells: list[Tensor], grids: list[Cell]) -> None:
+def check(found: Any, wanted: WantedMap, cells: list[Tensor], grids: list[Cell]) -> None:
     """Compare a map with that of a dictionary, sorted by torch."""
     taps = wanted.taps
     finer, coarser = wanted.table, wanted.centres
@@ -92,7 +95,7 @@ def own_taps(rank: int) -> Taps:
 
 
 def found_and_checked(
-    tables: list[HashTable], wanted: list[Wanted], cells: Any, grids: Any
+    tables: list[HashTable], wanted: list[WantedMap], cells: Any, grids: Any
 ) -> None:
     for maps, each in zip(sorted_maps(tables, wanted), wanted, strict=True):
         check(maps, each, cells, grids)
@@ -150,7 +153,7 @@ def test_inverses_of_box_filters_are_those_of_maps(launches: Launches, data: Any
     cells, grids = levels_by(taps, data.draw(SEEDS), rows, grid, 2, padding)
     cells[1] = cells[1][: len(cells[1]) - data.draw(st.integers(0, 3))]  # some that did not fit
     assert level_maps.inverts(taps)
-    tables, wanted = tables_of(cells, grids), [Wanted(taps, 0, 1, inverse=True)]
+    tables, wanted = tables_of(cells, grids), [WantedMap(taps, 0, 1, inverse=True)]
     if not len(cells[1]) or 0 in grids[1]:
         assert not suits(tables, wanted)
         return
@@ -162,9 +165,12 @@ def test_maps_of_detectors_in_two_launches(launches: Launches) -> None:
     own, launches.seed, launches.ctas = own_taps(3), 5, 3
     for taps in (Taps.strided(3, 3, 2, 1), Taps.strided(3, (3, 1, 1), (2, 1, 1))):
         cells, grids = levels_by(taps, 3, 120, (2, 9, 8, 11), 3, padding=9)
-        wanted = [Wanted(own, level, level) for level in range(3)]
+        wanted = [WantedMap(own, level, level) for level in range(3)]
         for level in range(2):
-            wanted += [Wanted(taps, level + 1, level), Wanted(taps, level, level + 1, inverse=True)]
+            wanted += [
+                WantedMap(taps, level + 1, level),
+                WantedMap(taps, level, level + 1, inverse=True),
+            ]
         launches.keys.clear()
         tables = tables_of(cells, grids)
         assert suits(tables, wanted)
@@ -179,7 +185,7 @@ def test_inverses_by_keys_of_64_bits(launches: Launches) -> None:
     cells, grids = levels_by(taps, 5, 60, (1, 9, 8, 11), 2)
     cells = [own + (away >> level).int() for level, own in enumerate(cells)]
     grids = [(1, 2**20, 2**20, 2**12), (1, 2**19 + 9, 2**20, 2**12)]
-    found_and_checked(tables_of(cells, grids), [Wanted(taps, 0, 1, inverse=True)], cells, grids)
+    found_and_checked(tables_of(cells, grids), [WantedMap(taps, 0, 1, inverse=True)], cells, grids)
 
 
 def test_deep_levels_ride_along_in_two_launches(launches: Launches) -> None:
@@ -200,7 +206,12 @@ def test_dilated_filters_and_several_of_a_level(launches: Launches) -> None:
     cells, grids = levels_of(4, 150, (1, 9, 8, 11), (2, 2, 2), 2, padding=3)
     two, three = Taps.centred(3, 3, 2), Taps.centred(3, (1, 3, 3))
     strided = Taps.strided(3, 3, 2, 1)  # whose cells these are not, but some of them
-    wanted = [Wanted(two, 0, 0), Wanted(three, 1, 1), Wanted(two, 1, 1), Wanted(strided, 1, 0)]
+    wanted = [
+        WantedMap(two, 0, 0),
+        WantedMap(three, 1, 1),
+        WantedMap(two, 1, 1),
+        WantedMap(strided, 1, 0),
+    ]
     tables = tables_of(cells, grids)
     assert suits(tables, wanted)
     found_and_checked(tables, wanted, cells, grids)
@@ -211,12 +222,12 @@ def test_lines_of_any_length_and_with_gaps(launches: Launches) -> None:
     cells, grids = levels_of(8, 70, (2, 200), (2,), 2)
     gaps = Taps.centred(1, offsets=[(0,), (1,), (3,)])
     own = [Taps.centred(1, size) for size in (1, 3, 4, 64)]
-    wanted = [Wanted(taps, level % 2, level % 2) for level, taps in enumerate((gaps, *own))]
+    wanted = [WantedMap(taps, level % 2, level % 2) for level, taps in enumerate((gaps, *own))]
     found_and_checked(tables_of(cells, grids), wanted, cells, grids)
     cells, grids = levels_of(9, 150, (2, 23, 17), (2, 2), 1)
     gaps = Taps.centred(2, offsets=list(product((-3, 0, 1), (0, 2, 3))))
     own = [Taps.centred(2, size) for size in ((2, 1), (5, 4), (1, 3), (4, 8))]
-    wanted = [Wanted(taps, 0, 0) for taps in (*own, gaps)]
+    wanted = [WantedMap(taps, 0, 0) for taps in (*own, gaps)]
     found_and_checked(tables_of(cells, grids), wanted, cells, grids)
 
 
@@ -226,7 +237,7 @@ def test_strides_that_lead_beyond_32_bits(launches: Launches) -> None:
     finer = torch.tensor([[0, 0], [0, 1], [0, 24], [0, 25], [0, 2**30 - 8]], dtype=torch.int32)
     coarser = torch.tensor([[0, 2**29 + 3], [0, 2**27 - 1], [0, 2**29], [0, 3]], dtype=torch.int32)
     cells, grids = [finer, coarser], [(1, 2**30), (1, 2**30)]
-    found_and_checked(tables_of(cells, grids), [Wanted(taps, 1, 0)], cells, grids)
+    found_and_checked(tables_of(cells, grids), [WantedMap(taps, 1, 0)], cells, grids)
 
 
 def test_a_table_stays_where_it_is(launches: Launches) -> None:
@@ -241,17 +252,17 @@ def test_a_table_stays_where_it_is(launches: Launches) -> None:
 
 def test_what_does_not_suit() -> None:
     cells, grids = levels_of(1, 30, (1, 9, 8, 11), (2, 2, 2), 2)
-    tables, own = tables_of(cells, grids), Wanted(Taps.centred(3, 3), 0, 0)
+    tables, own = tables_of(cells, grids), WantedMap(Taps.centred(3, 3), 0, 0)
     assert suits(tables, [own])
     assert not suits(tables, [])
     far = Taps.centred(3, 3, 9)  # not in neighbouring blocks
     apart = Taps.strided(3, 3, 2, 2, dilation=2)  # no box
     wide_box = Taps.strided(3, (9, 1, 1), 2)  # an input feeds five outputs of an axis
     many = Taps.strided(3, 5, 2)
-    assert suits(tables, [own, Wanted(Taps.strided(3, 3, 2, 1), 0, 0, True)])
+    assert suits(tables, [own, WantedMap(Taps.strided(3, 3, 2, 1), 0, 0, True)])
     none = (far, False), (Taps.centred(3, 5), False), (apart, True), (wide_box, True), (many, True)
     for taps, inverse in none:
-        assert not suits(tables, [own, Wanted(taps, 0, 0, inverse)])
+        assert not suits(tables, [own, WantedMap(taps, 0, 0, inverse)])
     wide = HashTable(cells[0], (2**20, 2**20, 2**10), 1)
     assert not suits([wide, *tables], [own])
     assert suits([wide], [own])
@@ -268,7 +279,7 @@ def test_keys_of_64_bits(launches: Launches) -> None:
     grid = (1, 2**20, 2**20, 2**12)
     near = cloud(5, 60, (1, 9, 8, 11))
     cells = [near + torch.tensor([0, 2**19, 2**18, 2**11], dtype=torch.int32)]
-    tables, wanted = tables_of(cells, [grid]), [Wanted(Taps.centred(3, 3), 0, 0)]
+    tables, wanted = tables_of(cells, [grid]), [WantedMap(Taps.centred(3, 3), 0, 0)]
     assert suits(tables, wanted)
     found_and_checked(tables, wanted, cells, [grid])
 
@@ -277,7 +288,7 @@ def test_keys_of_64_bits(launches: Launches) -> None:
 def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     """An H200 has four CTAs at once, a GPU of the least shared memory two, by one kernel."""
     own, down = Taps.centred(3, 3), Taps.strided(3, 2, 2)
-    wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, inverse=True)]
+    wanted = [WantedMap(own, 0, 0), WantedMap(down, 1, 0), WantedMap(down, 0, 1, inverse=True)]
     groups, _ = level_maps._by_kind(tuple(wanted))
     sizes = Sizes(window=11, chunk=11, threads=THREADS)
     kinds, _ = level_maps.kinds_of(3, (False, True), groups, sizes)
@@ -305,8 +316,8 @@ def test_filters_that_lie_alike_share_their_code(tmp_path: Any) -> None:
     others = [*paddings, Taps.strided(3, (3, 1, 1), (2, 1, 1)), Taps.centred(3, 2)]
 
     def instructions(filters: list[Taps], inverses: list[Taps]) -> int:
-        forward = [Wanted(taps, 0, 0) for taps in filters]
-        groups, _ = level_maps._by_kind((*forward, *(Wanted(t, 0, 0, True) for t in inverses)))
+        forward = [WantedMap(taps, 0, 0) for taps in filters]
+        groups, _ = level_maps._by_kind((*forward, *(WantedMap(t, 0, 0, True) for t in inverses)))
         kinds, _ = level_maps.kinds_of(3, (False, True), groups, sizes)
         built = build(all_levels(3, False, 1, kinds, sizes), "sm_90a", dump=str(tmp_path))
         return sum(kernel.instructions for kernel in read_cubin(built.__cubin__).values())
@@ -318,7 +329,7 @@ def test_filters_that_lie_alike_share_their_code(tmp_path: Any) -> None:
 def test_instructions_of_a_row(launches: Launches) -> None:
     """A warp of rows takes at most 4,000 instructions: to fill the table, sort, and find taps."""
     cells, grids = levels_of(7, 900, (1, 12, 12, 12), (2, 2, 2), 1)
-    wanted, launches.ctas = [Wanted(own_taps(3), 0, 0)], 1
+    wanted, launches.ctas = [WantedMap(own_taps(3), 0, 0)], 1
     found_and_checked(tables_of(cells, grids), wanted, cells, grids)
     launches.executed.clear()
     sorted_maps(tables_of(cells, grids), wanted)

@@ -21,8 +21,8 @@ from layoutconv.kernels.pointwise import row_norm as kernels
 from layoutconv.kernels.pointwise.column_sums import PartSums
 from layoutconv.kernels.pointwise.group_norm import MergeGroups, MergeGroupSums
 from layoutconv.kernels.pointwise.merged_parts import PARTS_AT_ONCE
-from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
-from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
+from layoutconv.kernels.pointwise.row_norm import Gradient, GradientSums, Normalise, Statistics
+from layoutconv.kernels.pointwise.row_parts import THREADS, RowReduction
 from layoutconv.planning import norm_schedule
 from layoutconv.planning.machine import starts_early
 from layoutconv.planning.norm_schedule import NormShape
@@ -304,9 +304,9 @@ def test_schedules_have_every_row_and_column_once(columns: int) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(
-    "kind", [Statistics, kernels.MergeMoments, Normalise, Sums, kernels.MergeSums, Gradient]
+    "kind", [Statistics, kernels.MergeMoments, Normalise, GradientSums, kernels.MergeSums, Gradient]
 )
-def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
+def test_kernels_fit_into_every_gpu(kind: type[RowReduction], arch: str, tmp_path: Any) -> None:
     shape = NormShape("float16", 8, "float32", "float32", True, "relu", True, True)
     shape = replace(shape, early=starts_early(arch))
     built = build(kind(shape), arch, dump=str(tmp_path))
@@ -325,9 +325,9 @@ def test_kernels_are_told_apart_by_what_they_read() -> None:
     plain = NormShape("float16", 8)
     other = NormShape("float16", 8, "float32", "float32", added=True, counts=True, ranks=True)
     masked = replace(plain, masked=True)
-    for kind in (Statistics, Sums, kernels.MergeMoments, kernels.MergeSums, PartSums):
+    for kind in (Statistics, GradientSums, kernels.MergeMoments, kernels.MergeSums, PartSums):
         assert kind(plain).key == kind(other).key
-        reads_mask = kind in (Statistics, Sums)
+        reads_mask = kind in (Statistics, GradientSums)
         assert (kind(plain).key == kind(masked).key) is not reads_mask
     for kind in (Normalise, Gradient):
         assert len({kind(shape).key for shape in (plain, other, masked)}) == 3
@@ -337,9 +337,11 @@ def test_kernels_are_told_apart_by_what_they_read() -> None:
 
 
 @pytest.mark.parametrize("last", ["silu", "hardswish", "relu6"])
-@pytest.mark.parametrize("kind", [Normalise, Sums, Gradient])
+@pytest.mark.parametrize("kind", [Normalise, GradientSums, Gradient])
 @pytest.mark.chessboard
-def test_activations_leave_room_for_two_ctas(kind: type[OfRows], last: str, tmp_path: Any) -> None:
+def test_activations_leave_room_for_two_ctas(
+    kind: type[RowReduction], last: str, tmp_path: Any
+) -> None:
     """As kernels of sums did not, while all rows of a turn were in float32 at once."""
     shape = NormShape("float16", 8, "float32", "float32", False, last, counts=True, remakes=True)
     built = build(kind(shape), "sm_90a", dump=str(tmp_path))
@@ -349,7 +351,7 @@ def test_activations_leave_room_for_two_ctas(kind: type[OfRows], last: str, tmp_
 
 
 @pytest.mark.parametrize(("kind", "each"), [(Normalise, 3), (Gradient, 2)])
-def test_parts_are_asked_for_together(kind: type[OfRows], each: int, tmp_path: Any) -> None:
+def test_parts_are_asked_for_together(kind: type[RowReduction], each: int, tmp_path: Any) -> None:
     """One after the other they took half of the time of a norm of 64 columns, or more."""
     shape = NormShape("float16", 1, "float32", "float32")
     ptx = build(kind(shape), "sm_90a", dump=str(tmp_path)).__ptx__

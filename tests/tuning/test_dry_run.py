@@ -189,4 +189,4 @@ def test_norms_of_a_dry_run_are_zeros(notes: list[tuple[Any, bytes]], gpu: Gpu) 
     for found in image, *gradients:
         assert found is not None
         assert (found.shape, found.stride(), found.any().item()) == (*memory, False)
-    assert [key[0][0][0] for key, _ in notes] == ["Statistics", "Sums"] * 2
+    assert [key[0][0][0] for key, _ in notes] == ["Statistics", "GradientSums"] * 2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...kernels.maps.box_filter import BoxFilter
-    from ...kernels.maps.level_maps import LevelPlan, Wanted
+    from ...kernels.maps.level_maps import LevelPlan, WantedMap
     from ...kernels.maps.per_rank import Chain, PerRank
 
     Sorted = tuple[Tensor, Tensor]
@@ -156,13 +156,13 @@ class Maps:
         return [n for n, step in enumerate(self.steps) if n in self.back and inverts(step.taps)]
 
     @cached_property
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[WantedMap]:
         """All of them, as kernels take them: submanifold maps, strided maps, and inverses."""
-        Wanted = _of_gpu().level_maps.Wanted
+        WantedMap = _of_gpu().level_maps.WantedMap
         return [
-            *(Wanted(taps, level, level) for level, taps in self.around),
-            *(Wanted(self.steps[n].taps, n + 1, n) for n in self.forward),
-            *(Wanted(self.steps[n].taps, n, n + 1, inverse=True) for n in self.inverted),
+            *(WantedMap(taps, level, level) for level, taps in self.around),
+            *(WantedMap(self.steps[n].taps, n + 1, n) for n in self.forward),
+            *(WantedMap(self.steps[n].taps, n, n + 1, inverse=True) for n in self.inverted),
         ]
 
     @cached_property
