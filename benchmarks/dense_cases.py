@@ -16,7 +16,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import pointwise as pw
 from layoutconv.ops import dense_passes
-from layoutconv.ops.dense_passes import Pass, pass_maker
+from layoutconv.ops.dense_passes import PassViews, pass_maker
 from layoutconv.ops.epilogue_args import EpilogueArgs
 
 DTYPES = {
@@ -106,7 +106,7 @@ class Convolution:
         return pairs[self.direction]
 
     @cached_property
-    def run(self) -> Pass:
+    def run(self) -> PassViews:
         """The pass that a user's call runs; views on a CPU, too, whose tests run them."""
         problem = self.workload.problem
         sides = [side for pair in problem.padding for side in pair]

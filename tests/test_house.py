@@ -305,6 +305,6 @@ def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch, gpu:
         pairs = sparse_operators.pairs_for(submanifold_map(x.coordinates), (8, 8), torch.float32)
         return pairs.outputs, pairs.inputs
 
-    road = {"Maps", "MapPass", "IndexedGather"}
+    road = {"MapTensors", "MapPass", "IndexedGather"}
     assert held(lambda x: [submanifold_map(x.coordinates).index]) == {"_Sought", *road}
     assert held(pairs_of) == {"Pairs", *road}

@@ -21,7 +21,13 @@ from cutlass import Int32, Int64, TFloat32, const_expr
 from layoutconv.planning.halo_reuse import Halo
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.schedule import WARP, WARPGROUP
-from layoutconv.planning.structural_zeros import BLOCK_BYTES, COLUMNS, Blocks, Columns, Run
+from layoutconv.planning.structural_zeros import (
+    BLOCK_BYTES,
+    COLUMNS,
+    BlockRange,
+    ColumnRange,
+    KTileRun,
+)
 from layoutconv.planning.tma_im2col import Im2col
 from layoutconv.planning.tma_tiled import Boxes
 
@@ -72,15 +78,15 @@ class MainloopSm90:
         smem: Any,
         halo: Halo,
         tma: tuple[bool, bool],
-        runs: tuple[Run, ...],
+        runs: tuple[KTileRun, ...],
     ) -> None:
         self.spec, self.tile, self.data, self.halo = spec, spec.tile, data, halo
         self.tma, self.runs = tma, runs
         self.by_runs = bool(runs)
         if not runs:
             taps, blocks = spec.tile.halo_taps, spec.tile.k * data.bytes // BLOCK_BYTES
-            every = Columns(0, spec.tile.n), Blocks(0, blocks)
-            self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
+            every = ColumnRange(0, spec.tile.n), BlockRange(0, blocks)
+            self.runs = (KTileRun(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
         # wgmma cannot transpose 32-bit operands: producers transpose B as they round it, consumers
         # transpose A as they read it word by word.
         self.rounds = data.element is TFloat32

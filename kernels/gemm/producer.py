@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from layoutconv.planning.structural_zeros import Columns
+from layoutconv.planning.structural_zeros import ColumnRange
 
 from .cp_async import CpAsyncLoad, Vectors
 from .k_tiles import KTiles
@@ -92,7 +92,7 @@ class Producer:
     def _load_one(
         self,
         pipeline: PipelineProducer,
-        order: tuple[Any, tuple[Columns, ...]],
+        order: tuple[Any, tuple[ColumnRange, ...]],
         tid: Any,
         place: Any,
         left: Any,

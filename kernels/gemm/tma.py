@@ -16,7 +16,7 @@ from cutlass.cute.nvgpu import cpasync
 from layoutconv.algebra.int_tuple import compact_stride
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.planning.schedule import WARP
-from layoutconv.planning.structural_zeros import Columns
+from layoutconv.planning.structural_zeros import ColumnRange
 from layoutconv.planning.tma_tiled import Boxes
 
 from ..common.arguments import Extent
@@ -94,7 +94,7 @@ class TmaLoad:
         self.atom, self.shared, self.taps = atom, shared, taps
         self.copies = tid < WARP
 
-    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+    def bytes_of(self, columns: tuple[ColumnRange, ...]) -> int:
         """Return the bytes that TMA copies per stage; ``columns`` are B's, per tap."""
         return self.taps * self.shared.stage_bytes
 
@@ -109,7 +109,7 @@ class TmaLoad:
         """Do nothing: there is no index buffer."""
 
     def copy(
-        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[ColumnRange, ...]
     ) -> None:
         """Issue the copies of a k-tile into a stage; halo taps lie ``apart`` columns of A apart.
 
@@ -148,10 +148,10 @@ class TmaTiledLoad(TmaLoad):
         super().__init__(atom, shared, tid, spec.tile.halo_taps)
         self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
 
-    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+    def bytes_of(self, columns: tuple[ColumnRange, ...]) -> int:
         return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
 
-    def _panels(self, columns: Columns) -> range:
+    def _panels(self, columns: ColumnRange) -> range:
         """The panels to load: all if their lines run along k, as each has part of every column."""
         shared = self.shared
         if self.along == 1:
@@ -160,7 +160,7 @@ class TmaTiledLoad(TmaLoad):
 
     @cute.jit
     def copy(
-        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[ColumnRange, ...]
     ) -> None:
         """Issue the copies of a k-tile into a stage; halo taps lie ``apart`` columns of A apart."""
         if self.copies:

@@ -18,7 +18,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import product
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
-from layoutconv.planning.structural_zeros import Columns
+from layoutconv.planning.structural_zeros import ColumnRange
 from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
 
@@ -106,7 +106,7 @@ class TmaIm2colLoad(TmaLoad):
         self.pieces, self.pixels = found.copies(rows)
         self.start(first, group)
 
-    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+    def bytes_of(self, columns: tuple[ColumnRange, ...]) -> int:
         panels = self.shared.stage_bytes // self.shared.panel_bytes
         return panels * self.pieces * self.pixels * self.shared.line_bytes
 
@@ -120,7 +120,7 @@ class TmaIm2colLoad(TmaLoad):
 
     @cute.jit
     def copy(
-        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[ColumnRange, ...]
     ) -> None:
         """Issue the copies of a k-tile into a stage."""
         shared = const_expr(self.shared)

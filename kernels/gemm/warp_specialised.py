@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from layoutconv.planning.halo_reuse import Halo
-from layoutconv.planning.structural_zeros import Run
+from layoutconv.planning.structural_zeros import KTileRun
 from layoutconv.planning.tile import TileConfig
 
 from .pipeline import Pipeline
@@ -25,7 +25,7 @@ class WarpSpecialised(Protocol):
 
     tile: TileConfig
     halo: Halo
-    runs: tuple[Run, ...]
+    runs: tuple[KTileRun, ...]
     by_runs: bool
     tma: tuple[bool, bool]
     multiplier: WarpgroupMultiplier

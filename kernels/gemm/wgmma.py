@@ -15,7 +15,7 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from layoutconv.planning.schedule import WARPGROUP
-from layoutconv.planning.structural_zeros import Columns, Run
+from layoutconv.planning.structural_zeros import ColumnRange, KTileRun
 from layoutconv.planning.tile import TileConfig
 
 from .cp_async import CpAsyncLoad
@@ -81,7 +81,7 @@ class WarpgroupMultiplier:
     def accumulators(self, tile: TileConfig) -> Any:
         return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
 
-    def part(self, acc: Any, columns: Columns) -> Any:
+    def part(self, acc: Any, columns: ColumnRange) -> Any:
         """The accumulators of ``columns``, which are whole instructions."""
         shape = self.mma.partition_shape_C((self.tile.m, columns.width))
         layout = cute.make_layout(shape, stride=acc.layout.stride)
@@ -132,7 +132,7 @@ class KTileOperands:
         b: CpAsyncLoad | TmaLoad,
         windows: tuple[int, int, int],
         acc: Any,
-        run: Run,
+        run: KTileRun,
     ) -> None:
         rows, self.taps, self.tap_rows = windows
         along, mma = multiplier.along, multiplier.tiled()

@@ -54,7 +54,7 @@ class Carry(NamedTuple):
     weight: int
 
 
-class Split(NamedTuple):
+class LeafModes(NamedTuple):
     """The modes ``(extent, step)`` of one leaf, and where they break off if they do."""
 
     modes: list[tuple[int, Step]]
@@ -92,17 +92,17 @@ def first_break(carries: list[Carry], step: Step, size: int, budget: Budget) -> 
     return size
 
 
-def split(carries: list[Carry], step: Step, size: int, budget: Budget) -> Split:
+def split(carries: list[Carry], step: Step, size: int, budget: Budget) -> LeafModes:
     """Return the only possible modes of ``x -> A(step * x)``, x < size."""
     modes: list[tuple[int, Step]] = []
     done = 1
     while True:
         extent = first_break(carries, step, size, budget)
         if size % extent:
-            return Split([*modes, (size, step)], extent * done)
+            return LeafModes([*modes, (size, step)], extent * done)
         modes.append((extent, step))
         if extent == size:
-            return Split(modes, None)
+            return LeafModes(modes, None)
         size //= extent
         done *= extent
         step = tuple([extent * s for s in step])

@@ -129,7 +129,7 @@ def compose(
 ) -> Any:
     """Compose two layouts as :func:`composition`; errors name ``operation`` and ``operands``."""
     if a._plain and b._plain:
-        digits = _Digits(a)
+        digits = _DigitComposition(a)
         leaves: list[tuple[Any, Any]] = []
         result = digits.compose(b.shape, b.stride, leaves)
         if result is None or not digits.fit():
@@ -167,7 +167,7 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
                 raise
             return compose(a, integers, operation, operands or (a, b))
     a, b = simplified(a), simplified(b)
-    digits = _Digits(a)
+    digits = _DigitComposition(a)
     result = digits.compose(b.shape, b.stride, [])
     if result is not None and digits.fit():
         return make(*result)
@@ -177,7 +177,7 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
     return decided(a, b, operation, operands or (a, b))
 
 
-class _Digits:
+class _DigitComposition:
     """Composition by digits: exact if modes of b that share a digit of a do not overflow it."""
 
     __slots__ = ("a", "by_path", "form", "used")

@@ -7,7 +7,7 @@ from typing import Any
 
 from .basis import ScaledBasis, basis_terms
 from .budget import Budget
-from .carry import Carry, Split, Step, carries_of, clash, split
+from .carry import Carry, LeafModes, Step, carries_of, clash, split
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
 from .int_tuple import IntTuple, unflatten
 from .layout import Layout, make
@@ -83,7 +83,7 @@ def decided(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> 
     splits = [
         split(function.carries, step, extent, budget)
         if any(step)
-        else Split([(extent, step)], None)
+        else LeafModes([(extent, step)], None)
         for extent, step in leaves
     ]
     best = _assembled(function, splits, b.shape)
@@ -102,7 +102,7 @@ def decided(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> 
     return best
 
 
-def _assembled(function: Function, splits: list[Split], shape: IntTuple) -> Layout:
+def _assembled(function: Function, splits: list[LeafModes], shape: IntTuple) -> Layout:
     shapes, strides = [], []
     for part in splits:
         s = tuple([extent for extent, _ in part.modes])
@@ -112,7 +112,7 @@ def _assembled(function: Function, splits: list[Split], shape: IntTuple) -> Layo
     return make(unflatten(iter(shapes), shape), unflatten(iter(strides), shape))
 
 
-def _joined(splits: list[Split], digits: list[int]) -> list[int]:
+def _joined(splits: list[LeafModes], digits: list[int]) -> list[int]:
     """Join coordinates of the modes of all leaves to coordinates of the leaves."""
     result, at = [], iter(digits)
     for part in splits:

@@ -19,7 +19,7 @@ from .protocol import is_zero
 from .relations import known
 from .swizzle import Swizzle
 from .symbols import Symbolic, ceil_div
-from .tensor import Coordinates, Tensor
+from .tensor import CoordinateEngine, Tensor
 
 
 def make_tensor(engine: Any, layout: Any) -> Tensor:
@@ -42,7 +42,7 @@ def make_identity_tensor(shape: IntTuple) -> Tensor:
     (3, 0)
     """
     layout = make_identity_layout(shape)
-    return Tensor(Coordinates(layout.shape), layout)
+    return Tensor(CoordinateEngine(layout.shape), layout)
 
 
 def tiler_to_layout(tiler: Any) -> Layout:

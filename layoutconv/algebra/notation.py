@@ -95,7 +95,7 @@ def parse(notation: str) -> Any:
     if len(notation) > LONGEST:
         found = f"found {len(notation)}"
         raise LayoutValueError(f"parse: expected at most {LONGEST} characters, {found}")
-    found = _Parser(notation, 0, len(notation), "parse: ", names=True).whole()
+    found = _NotationParser(notation, 0, len(notation), "parse: ", names=True).whole()
     if isinstance(found, Stride):
         raise LayoutValueError(pointed("parse: expected a layout, found a stride", notation, 0))
     return found
@@ -106,7 +106,7 @@ def parse_part(whole: str, start: int, stop: int, reader: str = "") -> Any:
 
     Errors point into the whole, after ``reader``.
     """
-    return _Parser(whole, start, stop, reader).whole()
+    return _NotationParser(whole, start, stop, reader).whole()
 
 
 def pointed(why: str, written: str, at: int) -> str:
@@ -143,7 +143,7 @@ def visible(written: str) -> str:
     return "".join(shown)
 
 
-class _Parser(Expressions):
+class _NotationParser(Expressions):
     def __init__(
         self, written: str, start: int, stop: int, reader: str, *, names: bool = False
     ) -> None:

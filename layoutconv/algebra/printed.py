@@ -12,7 +12,7 @@ from .int_tuple import IntTuple
 from .layout import Layout
 from .stride import ScaledBasis
 from .swizzle import Swizzle
-from .tensor import Coordinates, Tensor
+from .tensor import CoordinateEngine, Tensor
 
 # C++ types of tuples, and the swizzle; `{}` may follow their end.
 _TYPED = re.compile(r"(?:Shape|Stride|Coord|Tile|Step|Layout)<|<|>")
@@ -90,7 +90,7 @@ class Origin:
         """Return the tensor of coordinates that begins here."""
         if not isinstance(self.at, tuple) or not isinstance(layout, Layout):
             raise LayoutValueError(f"parse: {self.at} and {layout} are not a tensor of coordinates")
-        return Tensor(Coordinates(self.at), layout, sum_of_bases(_bases(self.at)))
+        return Tensor(CoordinateEngine(self.at), layout, sum_of_bases(_bases(self.at)))
 
 
 def _bases(crd: IntTuple, path: tuple[int, ...] = ()) -> list[Any]:

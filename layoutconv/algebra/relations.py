@@ -169,7 +169,7 @@ def _as_fact(question: Question, wanted: bool) -> Question:
     return Question(">=", add(constant(-1), question.polynomial, -1))
 
 
-class Record:
+class AssumptionRecord:
     """The assumptions of an operation, and which names are arguments of a kernel."""
 
     __slots__ = ("relations", "runtime")
@@ -184,19 +184,19 @@ class Record:
             self.relations.append(relation)
 
 
-def record() -> Record | None:
+def record() -> AssumptionRecord | None:
     """Return the current record, or None."""
     return _RECORD.get()
 
 
-_RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
+_RECORD: ContextVar[AssumptionRecord | None] = ContextVar("record", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[Record]:
+def recording() -> Iterator[AssumptionRecord]:
     """Record the assumptions made inside the block, also in the record of the block around it."""
     outer = _RECORD.get()
-    record = Record(outer.runtime if outer else {})
+    record = AssumptionRecord(outer.runtime if outer else {})
     token = _RECORD.set(record)
     try:
         yield record

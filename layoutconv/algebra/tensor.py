@@ -19,13 +19,13 @@ from .symbols import same
 _SET = object.__setattr__
 
 
-class Coordinates:
+class CoordinateEngine:
     """The engine of a tensor of coordinates: the value at each place is the place itself.
 
     A coordinate has an entry for each mode of the shape: 0 for modes in which the layout never
     moves.
 
-    >>> engine = Coordinates((4, (8, 2)))
+    >>> engine = CoordinateEngine((4, (8, 2)))
     >>> engine[1, (2, 1)], engine[(3,)]
     ((1, (2, 1)), (3, (0, 0)))
     """
@@ -39,10 +39,10 @@ class Coordinates:
         return _filled(place, self.origin)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Coordinates) and self.origin == other.origin
+        return isinstance(other, CoordinateEngine) and self.origin == other.origin
 
     def __hash__(self) -> int:
-        return hash((Coordinates, self.origin))
+        return hash((CoordinateEngine, self.origin))
 
 
 def _filled(place: Any, origin: IntTuple) -> Any:
@@ -180,10 +180,10 @@ class Tensor(LayoutLike):
     def _same_engine(self, other: Tensor) -> bool:
         """Tell if both share an engine, or have equal coordinates, which are not in memory."""
         mine, theirs = self.engine, other.engine
-        return mine is theirs or (isinstance(mine, Coordinates) and mine == theirs)
+        return mine is theirs or (isinstance(mine, CoordinateEngine) and mine == theirs)
 
     def __hash__(self) -> int:
-        held = self.engine if isinstance(self.engine, Coordinates) else id(self.engine)
+        held = self.engine if isinstance(self.engine, CoordinateEngine) else id(self.engine)
         return hash((held, self.layout, self.offset))
 
     def __repr__(self) -> str:

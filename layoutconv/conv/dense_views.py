@@ -18,7 +18,7 @@ from ..view.gemm_view import GemmView
 from ..view.operands import filter_operand, flat_index, indexed_grid, indexed_images, row_count
 from .letters import Extents
 from .problem import ConvProblem
-from .stored_layouts import Channels, Memory, in_groups
+from .stored_layouts import Channels, StoredLayout, in_groups
 
 # The views of all passes as these functions make them; ``ops/dense_passes`` caches those of calls.
 VIEWS: BoundedCache[Any, Any] = BoundedCache("views", entries=256, nbytes=4 << 20)
@@ -74,13 +74,13 @@ def fprop_view(
     x = Extents.of(problem)
     index = flat_index("batch_index", batch_index, x.input[0])
     stored = (row_count("images", images, x.input[0]), *x.input[1:])
-    a = Memory.of("activation_layout", activation_layout, stored)
+    a = StoredLayout.of("activation_layout", activation_layout, stored)
     assert isinstance(a.layout, Layout)
     return _fprop(
         problem,
         a._replace(layout=indexed_images(index, a.layout, x.input[0])),
-        Memory.of("filter_layout", filter_layout, x.filter),
-        Memory.of("output_layout", output_layout, x.output),
+        StoredLayout.of("filter_layout", filter_layout, x.filter),
+        StoredLayout.of("output_layout", output_layout, x.output),
     )
 
 
@@ -94,13 +94,13 @@ def memories(
     activation_layout: Layout | None,
     filter_layout: Layout | None,
     output_layout: Layout | None,
-) -> tuple[Memory, Memory, Memory]:
+) -> tuple[StoredLayout, StoredLayout, StoredLayout]:
     """Return where the activation, the filter and the output are stored."""
     x = Extents.of(problem)
     return (
-        Memory.of("activation_layout", activation_layout, x.input),
-        Memory.of("filter_layout", filter_layout, x.filter),
-        Memory.of("output_layout", output_layout, x.output),
+        StoredLayout.of("activation_layout", activation_layout, x.input),
+        StoredLayout.of("filter_layout", filter_layout, x.filter),
+        StoredLayout.of("output_layout", output_layout, x.output),
     )
 
 
@@ -142,13 +142,15 @@ def gather_fprop_view(
     return _fprop(problem, a, b, d)
 
 
-def _fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> GemmView:
+def _fprop(problem: ConvProblem, a: StoredLayout, b: StoredLayout, d: StoredLayout) -> GemmView:
     """Return the view, given where the activation, the filter and the output are stored."""
     view = grouped_fprop(problem, a, b, d)
     return view if problem.groups > 1 else without_groups(view)
 
 
-def grouped_fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> GemmView:
+def grouped_fprop(
+    problem: ConvProblem, a: StoredLayout, b: StoredLayout, d: StoredLayout
+) -> GemmView:
     """Return the view with the group as third mode, even for one group."""
     x = Extents.of(problem)
     N, *voxels, _ = x.output
@@ -173,7 +175,7 @@ def grouped_fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> Gemm
     )
 
 
-def filter_in_groups(x: Extents, memory: Memory, digits: tuple[Any, ...]) -> ComposedLayout:
+def filter_in_groups(x: Extents, memory: StoredLayout, digits: tuple[Any, ...]) -> ComposedLayout:
     """Return the filter as ``(k, (c, s, r, t), group)``, with the given digits of the channel."""
     assert isinstance(memory.layout, Layout)
     channels = digits, memory.steps(digits)

@@ -23,7 +23,7 @@ from ..view.operands import runtime, static
 from .dense_views import VIEWS, filter_in_groups, memories, without_groups
 from .letters import Extents
 from .problem import ConvProblem
-from .stored_layouts import Channels, Memory, in_groups
+from .stored_layouts import Channels, StoredLayout, in_groups
 
 
 @kept_in(VIEWS)
@@ -125,7 +125,7 @@ def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
 
 
 def grouped_dgrad(
-    problem: ConvProblem, x: Memory, w: Memory, y: Memory, empty: bool = True
+    problem: ConvProblem, x: StoredLayout, w: StoredLayout, y: StoredLayout, empty: bool = True
 ) -> Iterator[GemmView]:
     """Yield the views of ``dgrad_views`` with the group as third mode, even for one group."""
     residues = [_residues(problem, mode, empty) for mode in range(problem.rank)]
@@ -162,7 +162,9 @@ def wgrad_view(
     return view if problem.groups > 1 else without_groups(view)
 
 
-def grouped_wgrad(problem: ConvProblem, x: Memory, w: Memory, y: Memory) -> GemmView:
+def grouped_wgrad(
+    problem: ConvProblem, x: StoredLayout, w: StoredLayout, y: StoredLayout
+) -> GemmView:
     """Return the view with the group as third mode, even for one group."""
     extents = Extents.of(problem)
     N, *voxels, _ = extents.output
@@ -350,7 +352,7 @@ def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Resi
 
 def _dgrad(
     problem: ConvProblem,
-    stored: tuple[Memory, Memory, Memory],
+    stored: tuple[StoredLayout, StoredLayout, StoredLayout],
     classes: tuple[_Residue, ...],
     images_first: bool = False,
 ) -> GemmView:

@@ -119,10 +119,10 @@ def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
             yield found
 
 
-class Grid(NamedTuple):
+class ImageGrid(NamedTuple):
     """The cells of an image: their extents by spatial mode, and the order of modes, slowest first.
 
-    >>> Grid((6, 5, 4), (1, 0, 2)).pitches
+    >>> ImageGrid((6, 5, 4), (1, 0, 2)).pitches
     (4, 24, 1)
     """
 
@@ -130,7 +130,7 @@ class Grid(NamedTuple):
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, problem: ConvProblem, windowed: Sequence[int]) -> Grid:
+    def of(cls, problem: ConvProblem, windowed: Sequence[int]) -> ImageGrid:
         """Return the least grid, with padding along the modes ``windowed``.
 
         With windows along D, the longer of D and H is the slowest mode, since stretches overlap by
@@ -170,7 +170,7 @@ class Grid(NamedTuple):
 
 def _k_major(problem: ConvProblem, windowed: tuple[int, ...]) -> KMajorWgrad | None:
     """Return the product with the taps of the modes ``windowed``; None if it has too many modes."""
-    grid, ones = Grid.of(problem, windowed), (1,) * problem.rank
+    grid, ones = ImageGrid.of(problem, windowed), (1,) * problem.rank
     voxels = zip(problem.output_spatial, grid.pitches, strict=True)
     last = (problem.N - 1) * prod(grid.cells) + sum((n - 1) * pitch for n, pitch in voxels)
     span = -(-(last + 1) // RUN)
@@ -189,7 +189,7 @@ def _k_major(problem: ConvProblem, windowed: tuple[int, ...]) -> KMajorWgrad | N
     return KMajorWgrad(_view(problem, y, x, rows), y, x) if len(rows) <= MOST_MODES else None
 
 
-def _rows(problem: ConvProblem, grid: Grid, windows: dict[int, int]) -> list[tuple[Any, Any]]:
+def _rows(problem: ConvProblem, grid: ImageGrid, windows: dict[int, int]) -> list[tuple[Any, Any]]:
     """Return the rows of B in the order of the filter's memory, fastest first: extents and pitches.
 
     ``windows``: how many runs the taps of a mode are apart. Modes that have one step are joined.

@@ -27,7 +27,7 @@ _SHAPES = {
 _LETTERS = {"activation_layout": "x", "output_layout": "y"}
 
 
-class Memory(NamedTuple):
+class StoredLayout(NamedTuple):
     """A map from coordinates ``(n, *cell, *digits of the channel)`` to memory."""
 
     name: str  # of the argument that describes it
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     digits: tuple[Any, ...]  # extents of the channel's modes (the last modes), fastest first
 
     @classmethod
-    def of(cls, name: str, given: Layout | None, extents: Sequence[Any]) -> Memory:
+    def of(cls, name: str, given: Layout | None, extents: Sequence[Any]) -> StoredLayout:
         """Return the memory of a tensor: contiguous, or as ``given`` for argument ``name``.
 
         Extents keep the problem's letters. Plain integer strides of an activation or an output
@@ -98,7 +98,8 @@ class Memory(NamedTuple):
     def common(self, *others: Sequence[Any]) -> tuple[Any, ...]:
         """Return the fewest digits whose products give those of the channel and of ``others``.
 
-        >>> memory = Memory.of("activation_layout", interleaved((2, 8, 8, 64), 32), (2, 8, 8, 64))
+        >>> layout = interleaved((2, 8, 8, 64), 32)
+        >>> memory = StoredLayout.of("activation_layout", layout, (2, 8, 8, 64))
         >>> memory.digits, memory.common((16, 4)), memory.common((64,))
         ((32, 2), (16, 2, 2), (32, 2))
         """

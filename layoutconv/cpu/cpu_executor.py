@@ -16,8 +16,8 @@ from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
 from ..tensors.tensor_checks import allocate
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
-from .panels import PanelOperand, Place
-from .products import Batch, Dots, Listed, Product, Tile
+from .panels import MatrixPlace, PanelOperand
+from .products import Batch, Dots, Listed, Product, ProductTiling
 from .view_tables import Tables
 
 _WORKSPACE = 64 << 20  # bytes, about: of all temporary tensors together
@@ -241,7 +241,7 @@ def _dot(view: GemmView, given: _Given) -> None:
 
 def _store(
     acc: Tensor,
-    place: Place,
+    place: MatrixPlace,
     target: PanelOperand,
     memory: Tensor,
     finish: Finish,
@@ -254,7 +254,7 @@ def _store(
     place.write(memory, finish(acc, columns, sources, written, rows))
 
 
-def _tile(view: GemmView, a: PanelOperand, itemsize: int) -> Tile:
+def _tile(view: GemmView, a: PanelOperand, itemsize: int) -> ProductTiling:
     """Return how a product is cut into tiles.
 
     Wide if A is dense: few calls, and the product sums in registers. One tap at a time if A goes
@@ -278,4 +278,4 @@ def _tile(view: GemmView, a: PanelOperand, itemsize: int) -> Tile:
         chunk = max(a.vector, chunk - chunk % a.vector)
     block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
     products = most.products // (view.n * itemsize)
-    return Tile(chunk, block, width, products, 0.0 if small else _SPARSE)
+    return ProductTiling(chunk, block, width, products, 0.0 if small else _SPARSE)

@@ -86,7 +86,7 @@ class PanelOperand:
         return tensor.as_strided(size, (self.vector, 1))
 
 
-class Place:
+class MatrixPlace:
     """Where a matrix of some rows and columns of an operand lies: the indices of its vectors.
 
     Args:
@@ -106,7 +106,7 @@ class Place:
             at = at.index_fill(0, self.absent, 0)
         self.at = None if self.steps else at
 
-    def kept(self) -> Place:
+    def kept(self) -> MatrixPlace:
         """Return the same in half the memory, if the indices fit in int32."""
         at = self.at
         if at is not None and at.numel() and int(at.max()) < 1 << 31:
@@ -223,9 +223,9 @@ class Panel:
 
         return table(offset), valid if valid is True else table(valid)
 
-    def place(self, part: slice = slice(None)) -> Place:
+    def place(self, part: slice = slice(None)) -> MatrixPlace:
         """Return where a part of the rows, and all columns, lie."""
-        return Place(*self.locate(part))
+        return MatrixPlace(*self.locate(part))
 
 
 def _in_all_modes(crd: Any, modes: int) -> Any:

@@ -20,7 +20,7 @@ from ..tensors.tensor_checks import columns_of
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.operands import arranged
 from ..view.vectors import vector_extent
-from .panels import CoordinatePart, Panel, PanelOperand, Place
+from .panels import CoordinatePart, MatrixPlace, Panel, PanelOperand
 
 if TYPE_CHECKING:
     from .view_tables import Tables
@@ -34,7 +34,7 @@ class Whole:
 
     block: int
     part: slice
-    place: Place
+    place: MatrixPlace
 
     def kept(self) -> Whole:
         self.place.kept()
@@ -53,13 +53,13 @@ class Listed:
     44,000 rows of 32 in 0.1 ms, where ``index_add_`` of every block takes 1 ms.
     """
 
-    places: list[tuple[int, Place]]
+    places: list[tuple[int, MatrixPlace]]
     sizes: list[int]
     order: Tensor
     starts: Tensor
 
     @classmethod
-    def of(cls, found: list[tuple[int, Tensor, Place]], rows: int) -> Listed:
+    def of(cls, found: list[tuple[int, Tensor, MatrixPlace]], rows: int) -> Listed:
         """Make one from (block, the rows that have it, where A lies there), for ``rows`` rows of
         D.
         """
@@ -82,7 +82,7 @@ class Listed:
 
 
 @dataclass
-class Tile:
+class ProductTiling:
     """A tiling of a product: rows of D at once, rows and vectors of A that one call multiplies."""
 
     chunk: int
@@ -106,7 +106,7 @@ class Product:
         within = self.left.vector if self.left.along == 1 else 0
         self.right = PanelOperand(view.b, *along_memory(view.b, within))
         self.target = PanelOperand(view.d, 1, vector_extent(view.d, 1))
-        self.tile: Tile = tile(view, self.left)
+        self.tile: ProductTiling = tile(view, self.left)
         operand = next((o for o in (self.left, self.right) if o.along == 1), None)
         self.vector = operand.vector if operand else 1
         self.shape = operand.column_shape if operand else map_leaves(int, view.a.shape[1])
@@ -121,7 +121,7 @@ class Product:
         """Iterate over the pieces of A at a chunk of rows."""
         return tables.pieces((self.key, "a", first), lambda: self._pieces(self.rows(first)))
 
-    def right_place(self, tables: Tables, block: int) -> Place:
+    def right_place(self, tables: Tables, block: int) -> MatrixPlace:
         """Return where all of B lies at a block: (n, k), or (k, n) if B runs along its rows."""
         return tables.place((self.key, "b", block), lambda: self._right(self.blocks[block]))
 
@@ -152,10 +152,10 @@ class Product:
         matrices = memory.as_strided(shape, stride, memory.storage_offset() + first)
         return (matrices.mT if self.right.along == 1 else matrices).unbind()
 
-    def target_place(self, tables: Tables, first: int) -> Place:
+    def target_place(self, tables: Tables, first: int) -> MatrixPlace:
         """Return where a chunk of rows of D lies."""
 
-        def make() -> Place:
+        def make() -> MatrixPlace:
             columns = self.target.columns(torch.arange(self.n // self.target.vector))
             return Panel(self.target, self.target.rows(self.rows(first)[:, None]), columns).place()
 
@@ -170,7 +170,7 @@ class Product:
                 yield Whole(i, slice(0, len(m)), panel.place())
             return
         rows = a.rows(m.view(-1, *[1] * len(flatten(a.column_shape))))
-        listed: list[tuple[int, Tensor, Place]] = []
+        listed: list[tuple[int, Tensor, MatrixPlace]] = []
         pairs = 0
         for i, k in enumerate(self.blocks):
             panel = Panel(a, rows, a.columns(k))
@@ -179,7 +179,7 @@ class Product:
                 offset, valid = panel.locate(part)
                 present = _present(valid, self.tile.sparse) if a.rest else None
                 if present is None:
-                    yield Whole(i, part, Place(offset, valid))
+                    yield Whole(i, part, MatrixPlace(offset, valid))
                     continue
                 if not len(present):
                     continue
@@ -187,13 +187,13 @@ class Product:
                     yield Listed.of(listed, len(m))
                     listed, pairs = [], 0
                 valid = True if offset.shape[1] == 1 else valid.index_select(0, present)
-                place = Place(offset.index_select(0, present), valid)
+                place = MatrixPlace(offset.index_select(0, present), valid)
                 listed.append((i, present + start, place))
                 pairs += len(present)
         if listed:
             yield Listed.of(listed, len(m))
 
-    def _right(self, k: IntTuple) -> Place:
+    def _right(self, k: IntTuple) -> MatrixPlace:
         b, n = self.right, torch.arange(self.n)
         if b.along == 1:
             columns = b.columns(self._numbers(k, b.vector))
@@ -221,8 +221,8 @@ def _present(valid: Any, share: float) -> Tensor | None:
 class Factors:
     """Where the operands of a product lie."""
 
-    a: Place
-    b: Place
+    a: MatrixPlace
+    b: MatrixPlace
 
     def kept(self) -> Factors:
         self.a.kept()
@@ -277,10 +277,10 @@ class Batch:
         """Iterate over the terms of all problems, in order."""
         return tables.pieces("terms", self._terms)
 
-    def _place(self, tables: Tables) -> Place:
+    def _place(self, tables: Tables) -> MatrixPlace:
         """Return where D lies, the rows of one problem after those of another."""
 
-        def make() -> Place:
+        def make() -> MatrixPlace:
             rows = self.target.rows(torch.arange(self.m * self.l)[:, None])
             columns = self.target.columns(torch.arange(self.n // self.target.vector))
             return Panel(self.target, rows, columns).place()
@@ -313,7 +313,7 @@ class Batch:
                 present.split_with_sizes(sizes.tolist()) if apart else (present,), first
             ):
                 a, b = (
-                    Place(offset[own], valid if valid is True else valid[own])
+                    MatrixPlace(offset[own], valid if valid is True else valid[own])
                     for offset, valid in found
                 )
                 yield Terms(a, b, l, [len(own)] if apart else sizes.tolist())
@@ -343,10 +343,10 @@ class Dots:
         """Iterate over the places of both operands, (terms, problems), some terms at a time."""
         return tables.pieces(("terms", first), lambda: self._terms(first))
 
-    def target_place(self, tables: Tables, first: int) -> Place:
+    def target_place(self, tables: Tables, first: int) -> MatrixPlace:
         """Return where D lies, (1, problems)."""
 
-        def make() -> Place:
+        def make() -> MatrixPlace:
             here = self.target.rows(torch.zeros(1, 1, dtype=torch.long))
             return Panel(self.target, here, self._columns(self.target, first)).place()
 

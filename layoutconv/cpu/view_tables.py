@@ -19,7 +19,7 @@ from torch import Tensor
 from ..base.caches import BoundedCache, footprint
 from ..tensors.tensor_checks import expected
 from ..view.gemm_view import GemmView
-from .panels import Place
+from .panels import MatrixPlace
 
 BYTES = 16 << 20  # of the tables that are kept with a view that has an index
 PLAIN_BYTES = 256 << 10  # with a view that has none
@@ -100,9 +100,9 @@ class Tables:
                 self._grow(footprint(found) if self.mark else 0)
         return found
 
-    def place(self, key: Any, make: Any) -> Place:
+    def place(self, key: Any, make: Any) -> MatrixPlace:
         """Return a place; make it if it is missing, and keep it while there is room."""
-        found: Place | None = self.tables.get(key)
+        found: MatrixPlace | None = self.tables.get(key)
         if found is None:
             found = make()
             if found.nbytes <= self.left:

@@ -33,7 +33,7 @@ from ..planning.machine import MACHINES, Machine
 from ..planning.tile_json import FORMAT, tile_to_json
 from ..tuning.precompile import check_processes, precompile
 from .pack_file import write_pack
-from .program import Program, Runner, exported
+from .program import NetworkProgram, ProgramRunner, exported
 
 
 def pack(
@@ -141,13 +141,13 @@ class PackedCall:
     several calls of the network to run them.
     """
 
-    def __init__(self, program: Program, weights: dict[str, Tensor], device: str) -> None:
+    def __init__(self, program: NetworkProgram, weights: dict[str, Tensor], device: str) -> None:
         self.program, self.weights, self.device = program, weights, device
 
     def __call__(self, *calls: tuple[Tensor, ...]) -> None:
-        self.make(Runner(self.program, self.weights, self.device), calls)
+        self.make(ProgramRunner(self.program, self.weights, self.device), calls)
 
-    def make(self, runner: Runner, calls: Iterable[tuple[Tensor, ...]]) -> None:
+    def make(self, runner: ProgramRunner, calls: Iterable[tuple[Tensor, ...]]) -> None:
         """Run the calls with a runner of this program."""
         with torch.no_grad():
             for inputs in calls:
@@ -179,7 +179,7 @@ def _look(request: tuple[str, str | None, bytes]) -> None:
     """Run calls, on a stand-in if an architecture is named; write what they asked for to a file."""
     path, arch, sent = request
     call, calls = pickle.loads(sent)
-    runner = Runner(call.program, call.weights, call.device)
+    runner = ProgramRunner(call.program, call.weights, call.device)
     if arch is not None:
         from ..testing import stand_in
         from .map_kernels import OPERATORS, asker

@@ -24,7 +24,7 @@ from ..kernels.compile.packed import PackedKernels, add_pack, remove_pack
 from ..planning.machine import Machine
 from ..planning.tile_json import tile_from_json
 from .pack_file import KERNELS, PROGRAM, UNREADABLE, WEIGHTS, read_pack, weights_of
-from .program import Program, Runner
+from .program import NetworkProgram, ProgramRunner
 
 _AS_IS: AbstractContextManager[None] = nullcontext()
 
@@ -61,11 +61,11 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
             )
         if where.type == "cuda":
             _check_gpu(path, about, where)
-        plan, program = _plan_of(about), Program(*json.loads(parts[PROGRAM]))
+        plan, program = _plan_of(about), NetworkProgram(*json.loads(parts[PROGRAM]))
         about["kernels"], arch = dict(about["kernels"]), about["arch"]
         if not isinstance(arch, str):
             raise TypeError(f"arch is {arch!r}")
-        runner = Runner(program, weights_of(parts[WEIGHTS]), where)
+        runner = ProgramRunner(program, weights_of(parts[WEIGHTS]), where)
     return PackedNetwork(about, plan, runner, parts[KERNELS])
 
 
@@ -95,7 +95,11 @@ class PackedNetwork:
     """
 
     def __init__(
-        self, about: dict[str, Any], plan: machines.Planned, runner: Runner, library: bytes
+        self,
+        about: dict[str, Any],
+        plan: machines.PackMachine,
+        runner: ProgramRunner,
+        library: bytes,
     ) -> None:
         self.arch: str = about["arch"]
         self.kernels: tuple[str, ...] = tuple(sorted(about["kernels"].values()))
@@ -154,10 +158,10 @@ def _device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _plan_of(about: dict[str, Any]) -> machines.Planned:
+def _plan_of(about: dict[str, Any]) -> machines.PackMachine:
     form, measured = about["choices"]["format"], about["choices"]["measured"]
     choices = {key: (tile_from_json(tile, form), parts) for key, (tile, parts) in measured.items()}
-    return machines.Planned(Machine(**about["planned_for"]), choices)
+    return machines.PackMachine(Machine(**about["planned_for"]), choices)
 
 
 def _check_gpu(path: str | Path, about: dict[str, Any], where: torch.device) -> None:

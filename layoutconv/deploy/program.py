@@ -41,7 +41,7 @@ KINDS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.me
 DEVICE = "device"  # stands for the device that the program runs on
 
 
-class Program(NamedTuple):
+class NetworkProgram(NamedTuple):
     """A network as data that JSON can hold.
 
     Attributes:
@@ -61,7 +61,7 @@ class Program(NamedTuple):
 
 def exported(
     net: torch.nn.Module, example: tuple[Tensor, ...], dynamic_shapes: Any = None
-) -> tuple[Program, dict[str, Tensor]]:
+) -> tuple[NetworkProgram, dict[str, Tensor]]:
     """Export a network for arguments like an example, with the weights on the CPU.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a network that is not one graph of
@@ -101,7 +101,7 @@ def exported(
             places[node] = len(places)
     structure = _structure(program.call_spec.out_spec.unflatten(range(len(results))))
     found = {name: kept[name].detach().cpu() for name in weights}
-    return Program(weights, inputs, steps, results, structure), found
+    return NetworkProgram(weights, inputs, steps, results, structure), found
 
 
 def _input_of(node: Any, ranges: Mapping[Any, Any]) -> dict[str, Any]:
@@ -194,14 +194,14 @@ def _structure(value: Any) -> Any:
 # -- run ------------------------------------------------------------------------------------------
 
 
-class Runner:
+class ProgramRunner:
     """A program on a device; call it with its inputs.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, if the program names anything but
     operators of torch and of this package.
     """
 
-    def __init__(self, program: Program, weights: Mapping[str, Tensor], device: Any) -> None:
+    def __init__(self, program: NetworkProgram, weights: Mapping[str, Tensor], device: Any) -> None:
         self.device, self.inputs = torch.device(device), program.inputs
         self._weights = [weights[name].to(self.device) for name in program.weights]
         before = len(self._weights) + len(self.inputs)
@@ -270,7 +270,7 @@ class Runner:
         if len(value) == 1:
             ((kind, name),) = value.items()
             if kind == "value" and isinstance(name, int):
-                return _Place(name)
+                return _ValueIndex(name)
             if kind == DEVICE and name is True:
                 return self.device
             if kind in KINDS and isinstance(found := getattr(torch, str(name), None), KINDS[kind]):
@@ -291,14 +291,14 @@ class Runner:
         return ends
 
 
-class _Place(NamedTuple):
+class _ValueIndex(NamedTuple):
     """The index of a value among those of a run."""
 
     at: int
 
 
-def _places(value: Any) -> Iterator[_Place]:
-    if isinstance(value, _Place):
+def _places(value: Any) -> Iterator[_ValueIndex]:
+    if isinstance(value, _ValueIndex):
         yield value
     elif isinstance(value, list):
         for each in value:
@@ -309,7 +309,7 @@ def _places(value: Any) -> Iterator[_Place]:
 
 
 def _filled(value: Any, values: list[Any]) -> Any:
-    if isinstance(value, _Place):
+    if isinstance(value, _ValueIndex):
         return values[value.at]
     if isinstance(value, list):
         return [_filled(each, values) for each in value]

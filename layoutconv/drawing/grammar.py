@@ -54,10 +54,10 @@ def read(expression: str, names: Collection[str]) -> Any:
     """
     if len(expression) > LONGEST:
         raise LayoutValueError(f"expected at most {LONGEST} characters, found {len(expression)}")
-    return _Parser(expression, names).whole()
+    return _ExpressionParser(expression, names).whole()
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent over operators, calls, groups and tuples; the rest is notation."""
 
     def __init__(self, expression: str, names: Collection[str]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CTAS = 132 * 8  # at most: each then takes a few thousand rows, and reads the weights once
 
 
-class ChannelNorm(NamedTuple):
+class ChannelNormArgs(NamedTuple):
     """``x / max(|x|, least) * scale * weight + bias``, with the length ``|x|`` over channels.
 
     Attributes:
@@ -42,7 +42,7 @@ class ChannelNorm(NamedTuple):
     least: float
 
 
-def takes(x: Tensor, norm: ChannelNorm) -> bool:
+def takes(x: Tensor, norm: ChannelNormArgs) -> bool:
     """Return whether a kernel can compute a norm of images ``x`` (N, C, ...), by memory, dtypes and
     shapes: images must be ``channels_last``.
     """
@@ -67,7 +67,7 @@ def takes(x: Tensor, norm: ChannelNorm) -> bool:
     )
 
 
-def normalised(x: Tensor, norm: ChannelNorm) -> Tensor:
+def normalised(x: Tensor, norm: ChannelNormArgs) -> Tensor:
     """Return the norm of images ``x`` (N, C, ...) on a GPU, like ``x``; ``takes`` accepts them."""
     images, C, voxels = sizes(x)
     rows = images * voxels

@@ -60,7 +60,7 @@ class DotPlan:
         self._only_device = torch.cuda.device_count() < 2  # so it is the current one
         stored = out_dtype if fused else self.sums
         if self.in_torch or STATISTICS in words:
-            self.place = _Place.of_view(view)
+            self.place = _StridedPart.of_view(view)
         if self.in_torch:
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
@@ -146,7 +146,7 @@ def launches_alone(view: GemmView, out_dtype: torch.dtype, *, ends: bool) -> boo
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StridedPart:
     """The part of D's memory that a view writes, as torch strides: (others, columns).
 
     A phase of a transposed convolution may write only every second voxel, for instance. ``shape``
@@ -159,7 +159,7 @@ class _Place:
     columns: int
 
     @classmethod
-    def of_view(cls, view: GemmView) -> _Place:
+    def of_view(cls, view: GemmView) -> _StridedPart:
         columns, left, loops = columns_of(view), columns_of(view), []
         extents, (written, *bounds) = linear_forms("d", 2, view.d)
         first, end = [0] * len(extents), list(extents)

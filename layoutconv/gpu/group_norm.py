@@ -24,7 +24,7 @@ PARTS = 512  # over all images, at most: more take longer to merge
 ACTIVATIONS = frozenset({"relu", "leaky_relu", "silu"})
 
 
-class GroupNorm(NamedTuple):
+class GroupNormArgs(NamedTuple):
     """A group norm, as kernels take it.
 
     Attributes:
@@ -42,16 +42,16 @@ class GroupNorm(NamedTuple):
     slope: float
     dtype: torch.dtype
 
-    def of(self, weight: Tensor | None, bias: Tensor | None) -> GroupNorm:
+    def of(self, weight: Tensor | None, bias: Tensor | None) -> GroupNormArgs:
         """Return the same norm with other parameters."""
         return self._replace(weight=weight, bias=bias)
 
-    def alone(self) -> GroupNorm:
+    def alone(self) -> GroupNormArgs:
         """Return the same norm without an activation."""
         return self._replace(activation=None)
 
 
-def takes(x: Tensor, norm: GroupNorm) -> bool:
+def takes(x: Tensor, norm: GroupNormArgs) -> bool:
     """Return whether kernels can compute a norm of images ``x`` (N, C, ...), by memory, dtypes and
     shapes: images must be ``channels_last``.
     """
@@ -80,7 +80,7 @@ def takes(x: Tensor, norm: GroupNorm) -> bool:
     return True
 
 
-def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
+def normalised(x: Tensor, norm: GroupNormArgs) -> tuple[Tensor, Tensor]:
     """Return the norm of images ``x`` (N, C, ...) on a GPU, and the mean and inverse standard
     deviation of every group, float32 (N, G, 2). ``takes`` must accept ``x``.
     """
@@ -104,7 +104,7 @@ def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
 
 
 def gradients(
-    x: Tensor, norm: GroupNorm, statistics: Tensor, grad: Tensor
+    x: Tensor, norm: GroupNormArgs, statistics: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the images, like these, and of bias and weight, float32 (2, C), from
     the gradient of the result.
@@ -136,7 +136,7 @@ class _Kernels(NamedTuple):
     vector: int
 
 
-def _kernels_of(x: Tensor, norm: GroupNorm) -> _Kernels:
+def _kernels_of(x: Tensor, norm: GroupNormArgs) -> _Kernels:
     """Return the kernels of a norm of images ``x``."""
     parameters = None if norm.weight is None else norm.weight.dtype
     early = x.is_cuda and machines.starts_early(x.get_device())

@@ -23,7 +23,7 @@ REACHED = 0.83  # of peak memory bandwidth, by kernels that only move data
 
 
 @dataclass(frozen=True)
-class Planned:
+class PackMachine:
     """The GPU that a pack's kernels were chosen for, and the choices measured there.
 
     ``choices`` are tiles and numbers of split-K slices by the key of a measured choice.
@@ -33,16 +33,16 @@ class Planned:
     choices: Mapping[str, tuple[TileConfig, int]]
 
 
-_planned: ContextVar[Planned | None] = ContextVar("planned", default=None)
+_planned: ContextVar[PackMachine | None] = ContextVar("planned", default=None)
 _stand_in: Machine | None = None
 
 
-def planned_as(plan: Planned) -> AbstractContextManager[None]:
+def planned_as(plan: PackMachine) -> AbstractContextManager[None]:
     """Let calls in this context, of this thread, choose the kernels that were chosen for a pack."""
     return setting(_planned, plan)
 
 
-def planned() -> Planned | None:
+def planned() -> PackMachine | None:
     """Return the plan of the running pack; None if calls choose for themselves."""
     return _planned.get()
 

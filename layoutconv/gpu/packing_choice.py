@@ -14,11 +14,11 @@ from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import k_major_view
 from ..conv.k_major_wgrad import VoxelRuns, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
-from ..planning.concurrent_time import Alone, time_together
+from ..planning.concurrent_time import KernelAlone, time_together
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS, Stored, expected
+from ..tensors.tensor_checks import OUTPUTS, ExpectedTensor, expected
 from ..view.gemm_view import GemmView
 from . import machines
 from .filter_choice import reads_along_sums
@@ -86,7 +86,7 @@ class Multiplied(NamedTuple):
 
     def expected(self, views: Sequence[GemmView]) -> float:
         """Return the microseconds that the cost model expects for the views of a pass."""
-        time, concurrent = 0.0, list[Alone]()
+        time, concurrent = 0.0, list[KernelAlone]()
         for view in views:
             found = choose_kernel(
                 view, self.dtype, self.machine, OUTPUTS.get(self.dtype), precision=self.precision,
@@ -97,7 +97,7 @@ class Multiplied(NamedTuple):
             alone = max(alone, problem.moved / self.machine.bandwidth)
             if spec.may_be_concurrent:
                 at_once = self.machine.sm_count * spec.ctas_per_sm
-                concurrent.append(Alone.of(alone, problem, spec.tile, at_once))
+                concurrent.append(KernelAlone.of(alone, problem, spec.tile, at_once))
             else:
                 time += alone
         return time + (time_together(concurrent) if concurrent else 0.0)
@@ -363,7 +363,7 @@ def _best(
 
 
 def _copied(
-    t: Tensor, how: LinePacking | VoxelRuns | None, shape: tuple[int, ...], stored: Stored
+    t: Tensor, how: LinePacking | VoxelRuns | None, shape: tuple[int, ...], stored: ExpectedTensor
 ) -> Tensor:
     """Return an operand of the views: contiguous with ``shape``, or runs over voxels as stored."""
     if isinstance(how, VoxelRuns):

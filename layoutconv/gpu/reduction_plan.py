@@ -18,7 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
 from ..planning.loop_nest import Nest, make_nest
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.spans import flat_memory, span
-from ..tensors.tensor_checks import Stored
+from ..tensors.tensor_checks import ExpectedTensor
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
 from . import machines
@@ -92,7 +92,7 @@ def reduce(
         raise ArgumentTypeError("out_dtype", f"a {kind} dtype, as x has", str(dtype))
     _check_covers("x", view.source, x)
     if out is None:
-        want = Stored.of("target", view.target)
+        want = ExpectedTensor.of("target", view.target)
         size, stride = want.shape, want.stride
         out = torch.empty_strided(size, stride, dtype=dtype, device=x.device)
         if view.r < out.numel() or not isinstance(view.target, Layout):
@@ -185,7 +185,7 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
 def _check_covers(name: str, layout: OperandLayout, tensor: Tensor) -> None:
     """Check that a tensor is the memory a chain ends in, or is large enough for a plain layout."""
     if not isinstance(layout, Layout):
-        want = Stored.of(name, layout)
+        want = ExpectedTensor.of(name, layout)
         if (tuple(tensor.shape), tensor.stride()) != (want.shape, want.stride):
             expected = f"shape {want.shape} and strides {want.stride} as {want.text} has"
             got = f"shape {tuple(tensor.shape)} and strides {tensor.stride()}"
@@ -295,7 +295,7 @@ def _combine(what: _Operation, acc: Tensor, values: Tensor) -> Tensor:
 # -- on a GPU -------------------------------------------------------------------------------------
 
 
-class _Plan:
+class _ReductionLaunches:
     """The launches of a reduction on a device; called with flat memory of source and target."""
 
     def __init__(
@@ -341,13 +341,13 @@ def _reduce_gpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
     name = what.name if what.function is None else function_key("op", what.function)
     at = x.data_ptr() & 15, out.data_ptr() & 15
     key = name, what.neutral, x.dtype, out.dtype, x.get_device(), at
-    plans: dict[Any, _Plan] = view.kept.setdefault("plans", {})
+    plans: dict[Any, _ReductionLaunches] = view.kept.setdefault("plans", {})
     plan = plans.get(key)
     if plan is None:
         nest = _nest(view)
         types = x.dtype, out.dtype
         aligned = _alignment(at[0]), _alignment(at[1])
-        plan = _Plan(nest, what, name, types, x.get_device(), aligned)
+        plan = _ReductionLaunches(nest, what, name, types, x.get_device(), aligned)
         put_few(plans, key, plan, _FEW)
     plan(flat_memory(x), flat_memory(out))
 
@@ -356,12 +356,14 @@ def _reduce_gpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
 def _partials(
     pieces: int, results: int, dtype: torch.dtype, out: torch.dtype, device: int,
     at: tuple[int, int],
-) -> _Plan:  # fmt: skip
+) -> _ReductionLaunches:  # fmt: skip
     """Return the plan of ``sum_partials``; sizes are arguments of its kernels."""
     source, target = Layout((results, pieces), (1, results)), Layout(results)
     nest = make_nest([("workspace", source, 1), ("out", target, None)])
     aligned = _alignment(at[0]), _alignment(at[1])
-    return _Plan(nest, _operation("sum", None, dtype), "sum", (dtype, out), device, aligned)
+    return _ReductionLaunches(
+        nest, _operation("sum", None, dtype), "sum", (dtype, out), device, aligned
+    )
 
 
 def _alignment(address: int) -> int:

@@ -100,18 +100,18 @@ def takes(x: Tensor, norm: Norm) -> bool:
     )
 
 
-class Planned(NamedTuple):
+class NormPlan(NamedTuple):
     """The kernels of a norm, and the schedule of their launch."""
 
     kernels: NormKernels
     schedule: Schedule
 
-    def back(self) -> Planned:
+    def back(self) -> NormPlan:
         """Return the plan for the gradients of this norm."""
-        return _new(Planned, (self.kernels.back(), self.schedule))  # type: ignore[no-any-return]
+        return _new(NormPlan, (self.kernels.back(), self.schedule))  # type: ignore[no-any-return]
 
 
-def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
+def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> NormPlan:
     """Return the kernels of a norm of features ``x`` (rows, C), and the schedule of their launch.
 
     ``alone``: the kernels serve other numbers of rows, too, as for a sparse layer.
@@ -131,11 +131,11 @@ def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
     most = MANY_PARTS if large else PARTS
     plan = schedule(max(rows, 1), C, kernels.shape.vector, most)
     made = kernels, plan if rows else plan._replace(rows=0)
-    return _new(Planned, made)  # type: ignore[no-any-return]
+    return _new(NormPlan, made)  # type: ignore[no-any-return]
 
 
 def normalised(
-    x: Tensor, norm: Norm, plan: Planned | None = None, memory: Memory | None = None
+    x: Tensor, norm: Norm, plan: NormPlan | None = None, memory: Memory | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of features ``x`` (rows, C) on a GPU, and the tensor for the backward pass.
 
@@ -192,7 +192,7 @@ def gradients(
     out: Tensor | None,
     kept: Tensor,
     grad: Tensor,
-    plan: Planned | None = None,
+    plan: NormPlan | None = None,
     memory: Memory | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return the gradients of the features, of the added tensor, and of weight and bias, float32

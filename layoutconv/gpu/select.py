@@ -39,13 +39,13 @@ from ..planning.kernel_spec import (
     vectors_of,
 )
 from ..planning.machine import Machine
-from ..planning.structural_zeros import Run, leaves_bounds, runs_of
+from ..planning.structural_zeros import KTileRun, leaves_bounds, runs_of
 from ..planning.tile import LINE_BYTES, TileConfig, specialized
 from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_bounds
 from ..tensors.packed_int4 import INT4
-from ..tensors.tensor_checks import Stored, expected
+from ..tensors.tensor_checks import ExpectedTensor, expected
 from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import machines, tuning_hook
@@ -390,7 +390,7 @@ def _moved(view: GemmView, kind: str, out_kind: str) -> int:
     return (a + b) * BYTES[kind] + view.m * view.n * groups * BYTES[out_kind]
 
 
-def _elements(stored: Stored) -> int:
+def _elements(stored: ExpectedTensor) -> int:
     """Return the number of elements of a tensor, whose modes may overlap."""
     spans = zip(stored.shape, stored.stride, strict=True)
     return min(prod(stored.shape), 1 + sum((extent - 1) * step for extent, step in spans))
@@ -424,7 +424,7 @@ def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
     return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
 
 
-def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[Run, ...]:
+def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[KTileRun, ...]:
     """Return the runs of k-tiles that skip zeros of B, for such a tile with all columns."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ..base.torch_internals import is_gradient_tracked, is_tracing, transform_on_top
 from ..gpu import group_norm
-from ..gpu.group_norm import GroupNorm as Norm
+from ..gpu.group_norm import GroupNormArgs as Norm
 from ..ops.autocast import LOWERED
 from ..ops.guard import PLAIN, is_bare, is_watched_unseen, wants_gradient
 from ..ops.transforms import is_transformed

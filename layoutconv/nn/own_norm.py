@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from torch.nn.parameter import is_lazy
 
 from ..gpu import channel_norm
-from ..gpu.channel_norm import ChannelNorm
+from ..gpu.channel_norm import ChannelNormArgs
 from ..gpu.row_norm import TYPES
 from ..ops.guard import is_plain, wants_gradient
 from .recorded_pass import contents
@@ -54,7 +54,7 @@ class OwnNorm(NamedTuple):
             return None
         if input.dim() != weight.dim() + 1:
             return None
-        norm = ChannelNorm(weight, bias, self.scale, _LEAST)
+        norm = ChannelNormArgs(weight, bias, self.scale, _LEAST)
         return channel_norm.normalised(input, norm) if channel_norm.takes(input, norm) else None
 
 

@@ -23,7 +23,7 @@ from ..base.torch_internals import (
     transform_on_top,
 )
 from ..gpu import column_sums, row_norm
-from ..gpu.row_norm import Norm, NormKernels, Planned
+from ..gpu.row_norm import Norm, NormKernels, NormPlan
 from ..ops import sparse_calls
 from ..ops.autocast import autocast_dtype
 from ..ops.call_cache import sparse
@@ -194,7 +194,7 @@ class _Joined(torch.autograd.Function):
         cut = schedule(call.out_rows, call.kind.K, layer.vector)
         last = None if layer.last is None else "relu"
         norm = scale, shift, (mean, variance), momentum, eps, None, past, last, counted, None
-        out, kept = row_norm.normalised(y, _new(Norm, norm), _new(Planned, (kernels, cut)))
+        out, kept = row_norm.normalised(y, _new(Norm, norm), _new(NormPlan, (kernels, cut)))
         ctx.save_for_backward(
             x, b if ctx.needs_input_grad[0] else None, y, scale, shift, kept, out if last else None
         )
@@ -226,7 +226,7 @@ class _Joined(torch.autograd.Function):
         elif grad is not None:
             last = None if out is None else "relu"
             norm = scale, shift, None, 0.0, layer.told[0], None, None, last, None, None
-            plan = _new(Planned, (layer.back, ctx.cut))
+            plan = _new(NormPlan, (layer.back, ctx.cut))
             dy, dpast, both = row_norm.gradients(y, _new(Norm, norm), out, kept, grad, plan)
             dpast = grad if dpast is None else dpast
             C = call.kind.K

@@ -37,7 +37,7 @@ class LayerCall(NamedTuple):
         past: the tensor that is added, or None.
     """
 
-    kind: sparse_calls.Kind
+    kind: sparse_calls.SparseSignature
     modules: tuple[Any, Any]
     tensors: tuple[Tensor, ...]
     past: Tensor | None
@@ -110,7 +110,7 @@ class WarmLayer(KeptLayer):
         return launch.followed(x, weight, tensors[2:], () if past is None else (past,))
 
 
-class _Kept(list[KeptLayer]):
+class _KeptLayers(list[KeptLayer]):
     """The layers of a module; copies and pickles of it are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -120,4 +120,4 @@ class _Kept(list[KeptLayer]):
 def keep_warm(module: Any, layer: KeptLayer, name: str = WARM) -> None:
     """Keep a layer with its module, before others that are still valid."""
     others = [other for other in module.__dict__.get(name, ()) if other.era is layer.era]
-    module.__dict__[name] = _Kept([layer, *others[: _FEW - 1]])
+    module.__dict__[name] = _KeptLayers([layer, *others[: _FEW - 1]])

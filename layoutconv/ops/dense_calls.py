@@ -35,7 +35,7 @@ from .autocast import autocast_dtype, without_autocast
 from .call_cache import dense
 from .dense_operators import OPERATORS, of_dgrad, of_fprop, of_wgrad
 from .dense_passes import (
-    Pass,
+    PassViews,
     TorchPass,
     dgrad,
     fprop,
@@ -48,8 +48,7 @@ from .dense_passes import (
 )
 from .empty_sums import write_empty_sums
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .formulas import Arguments, Described, Gradients, Runner, has_gradient, wide_sums
-from .formulas import Pass as PassOf
+from .formulas import Described, Gradients, Pass, PassArguments, PassRunner, has_gradient, wide_sums
 from .function_gradients import may_be_bound, tensors_of
 from .guard import is_bare, is_constant, is_plain, is_watched_unseen, wants_gradient
 from .recorded import BoundCall
@@ -218,7 +217,7 @@ class DenseCall(BoundCall):
     ``passes`` are those of its gradients, if not the usual ones.
     """
 
-    passes: Runner | None = None
+    passes: PassRunner | None = None
 
     def __init__(self, first: FirstCall, result: Tensor) -> None:
         _, operands, ending, numbers, name = first
@@ -234,7 +233,7 @@ class DenseCall(BoundCall):
         self._formula, self.over = _DESCRIBED[name](input, weight, *numbers)
         self.launch: Any = None
         self.stride = result.stride()
-        self.found: Pass | TorchPass | None = None  # if it is not a launch
+        self.found: PassViews | TorchPass | None = None  # if it is not a launch
         if is_torchs_pass(input, weight, numbers):
             self.found = torch_pass(name, input, weight, numbers)
             if _is_torchs_alone(input, ending, result.dtype):
@@ -331,16 +330,16 @@ class DenseCall(BoundCall):
         return result
 
 
-def _by_calls(name: str, *, wide: bool = False) -> PassOf:
+def _by_calls(name: str, *, wide: bool = False) -> Pass:
     """Return a pass of a gradient as a cached call, found from its second time on.
 
     ``wide``: return the gradient of a filter as its float32 sums: no launch rounds them, and none
     widens them again. If its own gradient may be needed, or torch has to see it, it is rounded to
     the dtype of its operands.
     """
-    place, operator = Arguments._fields.index(name), getattr(OPERATORS, name)
+    place, operator = PassArguments._fields.index(name), getattr(OPERATORS, name)
 
-    def run(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+    def run(over: PassArguments, a: Tensor, b: Tensor) -> Tensor:
         if wide and is_grad_enabled():
             return _CALLS.wgrad(over, a, b)
         numbers = over[place]
@@ -365,8 +364,8 @@ def _by_calls(name: str, *, wide: bool = False) -> PassOf:
     return run
 
 
-_CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
-_WIDE = Runner(_CALLS.fprop, _CALLS.dgrad, _by_calls("wgrad", wide=True))
+_CALLS = PassRunner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
+_WIDE = PassRunner(_CALLS.fprop, _CALLS.dgrad, _by_calls("wgrad", wide=True))
 
 
 def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -415,7 +414,7 @@ def _is_torchs_alone(input: Tensor, ending: EpilogueArgs, stored: torch.dtype) -
     return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
 
 
-def _views_of(make: Callable[[], Pass]) -> tuple[GemmView, ...]:
+def _views_of(make: Callable[[], PassViews]) -> tuple[GemmView, ...]:
     found = make()
     return found.views if found.packed is None else found.packed.views
 
@@ -424,7 +423,7 @@ def _as_memory(tensor: Tensor) -> Tensor:
     return in_memory_order(tensor).contiguous()
 
 
-def _takes_memory(found: Pass, input: Tensor, result: Tensor, ends: bool) -> bool:
+def _takes_memory(found: PassViews, input: Tensor, result: Tensor, ends: bool) -> bool:
     """Return whether the kernels of a pass take memory directly, in any order of its modes.
 
     ``ends`` says whether an epilogue follows, which torch applies for some depthwise views.

@@ -30,7 +30,7 @@ from torch.utils.flop_counter import register_flop_formula
 from . import dense_passes, formulas
 from .autocast import register_autocast
 from .epilogue_args import SCHEMA, EpilogueArgs
-from .formulas import Arguments, Formula, Runner, pass_of, register
+from .formulas import Formula, PassArguments, PassRunner, pass_of, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,29 +150,29 @@ def _wgrad_flops(y: Ints, x: Ints, *_: Any, out_shape: Ints, **__: Any) -> int:
 
 # -- gradients: formulas over the same problem -----------------------------------------------------
 
-OPERATORS = Runner(
+OPERATORS = PassRunner(
     pass_of(conv_fprop, dense_passes.fprop, "fprop"),
     pass_of(conv_dgrad, dense_passes.dgrad, "dgrad"),
     pass_of(conv_wgrad, dense_passes.wgrad, "wgrad"),
 )
 
 
-def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> Arguments:
+def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> PassArguments:
     """Return the arguments of a problem's passes, from the activation's extents and the taps."""
-    return Arguments(numbers, (tuple(spatial), *numbers), (tuple(taps), *numbers))
+    return PassArguments(numbers, (tuple(spatial), *numbers), (tuple(taps), *numbers))
 
 
-def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
+def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, PassArguments]:
     """Return the gradient formula of ``conv_fprop``, and the arguments of its passes."""
     return formulas.fprop_gradients, over(x.shape[2:], w.shape[2:], numbers)
 
 
-def of_dgrad(y: Tensor, w: Tensor, spatial: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
+def of_dgrad(y: Tensor, w: Tensor, spatial: Ints, *numbers: Any) -> tuple[Formula, PassArguments]:
     """Do the same for ``conv_dgrad``."""
     return formulas.dgrad_gradients, over(spatial, w.shape[2:], numbers)
 
 
-def of_wgrad(y: Tensor, x: Tensor, taps: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
+def of_wgrad(y: Tensor, x: Tensor, taps: Ints, *numbers: Any) -> tuple[Formula, PassArguments]:
     """Do the same for ``conv_wgrad``."""
     return formulas.wgrad_gradients, over(x.shape[2:], taps, numbers)
 

@@ -80,7 +80,7 @@ def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Te
     return like.new_empty_strided(shape, stride, dtype=dtype or OUTPUTS.get(like.dtype))
 
 
-class Pass(NamedTuple):
+class PassViews(NamedTuple):
     """The views that together write a result, (N, *spatial, channels).
 
     Attributes:
@@ -136,7 +136,7 @@ class Pass(NamedTuple):
 
 
 class TorchPass(NamedTuple):
-    """A pass on a CPU as a call of torch; ``compute`` is as for :class:`Pass`.
+    """A pass on a CPU as a call of torch; ``compute`` is as for :class:`PassViews`.
 
     ``recorded``: the same sums, which autograd records as torch's own convolution, if it can.
     """
@@ -176,7 +176,7 @@ def fprop_pass(
     *,
     line: int = 0,
     of: Multiplied | None = None,
-) -> Pass:
+) -> PassViews:
     """Return the forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
 
     ``line``: how many elements of a row are copied at once if stride folding may be used. ``of``:
@@ -196,17 +196,17 @@ def forget() -> None:
 
 
 @kept_in(_PASSES)
-def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
+def _fprop_pass(x: Any, w: Any, *numbers: Any) -> PassViews:
     *of_problem, line, of = numbers
     problem = _problem(x, w[:-1], *of_problem)
     if _is_depthwise(problem):
-        return Pass((depthwise_fprop_view(problem),), problem.output)
+        return PassViews((depthwise_fprop_view(problem),), problem.output)
     few = few_terms_fprop(problem, of)
     if few is not None:
-        return Pass((few,), problem.output)
+        return PassViews((few,), problem.output)
     views = (arranged_fprop(problem, line),)
     patches, _ = patches_of(problem)
-    return Pass(views, problem.output, packed=packed_fprop(patches, views, of))
+    return PassViews(views, problem.output, packed=packed_fprop(patches, views, of))
 
 
 def dgrad_pass(
@@ -218,7 +218,7 @@ def dgrad_pass(
     ends: bool = False,
     columns: int = 0,
     of: Multiplied | None = None,
-) -> Pass:
+) -> PassViews:
     """Return dgrad to ``spatial`` cells, from the shapes of the gradient (N, Z, P, Q, K) and ``w``.
 
     ``ends`` says whether an epilogue follows: an empty sum then need not become zero, so that cells
@@ -235,7 +235,7 @@ def dgrad_pass(
 
 
 @kept_in(_PASSES)
-def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
+def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> PassViews:
     *of_problem, ends, columns, of = numbers
     groups = of_problem[-1]
     shape = (y[0], *spatial, w[-1] * groups)
@@ -243,10 +243,10 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
     if _is_depthwise(problem):
         empty = writes_empty_sums(problem, ends=ends)
         views = depthwise_dgrad_views(problem, empty=empty)
-        return Pass(views, shape, not empty and not _covers(problem, ()))
+        return PassViews(views, shape, not empty and not _covers(problem, ()))
     few = few_terms_dgrad(problem, of)
     if few is not None:
-        return Pass((few,), shape)
+        return PassViews((few,), shape)
     patches, merged = patches_of(problem)
     w = (*patches.filter, patches.C // groups)
     k_major = worth_k_major(prod(y[:-1]), w, groups)
@@ -264,7 +264,7 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
     zeroed = not empty and not _covers(patches, together)
     packed = packed_dgrad(patches, views, views_of, of)
     packed = packed and replace(packed, views=concurrent(packed.views))
-    return Pass(concurrent(views), shape, zeroed, w if k_major else (), packed)
+    return PassViews(concurrent(views), shape, zeroed, w if k_major else (), packed)
 
 
 def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
@@ -278,20 +278,20 @@ def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
 
 def wgrad_pass(
     y: Ints, x: Ints, taps: Ints, numbers: Numbers, *, of: Multiplied | None = None
-) -> Pass:
+) -> PassViews:
     """Return wgrad of a filter of ``taps``, from the shapes of the gradient and the activation."""
     return _wgrad_pass(tuple(y), tuple(x), tuple(taps), *map(tuple, numbers[:3]), numbers[3], of)
 
 
 @kept_in(_PASSES)
-def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
+def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> PassViews:
     *of_problem, of = numbers
     problem = _problem(x, (y[-1], *taps), *of_problem)
     if _is_depthwise(problem):
-        return Pass((depthwise_wgrad_view(problem),), problem.stored_filter)
+        return PassViews((depthwise_wgrad_view(problem),), problem.stored_filter)
     patches, _ = patches_of(problem)
     views = (arranged_wgrad(problem),)
-    return Pass(views, problem.stored_filter, packed=packed_wgrad(patches, views, of))
+    return PassViews(views, problem.stored_filter, packed=packed_wgrad(patches, views, of))
 
 
 def _problem(
@@ -348,7 +348,7 @@ def _torch_convolution(x: Any, filter: Any, *numbers: Any) -> TorchConvolution:
 
 def pass_of(
     name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, by_tiles: bool = False
-) -> Pass | TorchPass:
+) -> PassViews | TorchPass:
     """Return the pass "fprop", "dgrad" or "wgrad"; arguments are as for :func:`pass_maker`."""
     if is_torchs_pass(a, b, numbers):
         return torch_pass(name, a, b, numbers)
@@ -363,7 +363,7 @@ def pass_maker(
     *,
     ends: bool = False,
     by_tiles: bool = False,
-) -> Callable[[], Pass]:
+) -> Callable[[], PassViews]:
     """Return a function that makes the pass "fprop", "dgrad" or "wgrad" of two tensors.
 
     It holds no tensor. ``numbers`` are the arguments of the operator between the two tensors and
@@ -485,7 +485,7 @@ def run(
 ) -> Tensor | None:
     """Run the views of a pass, which together write ``out``; return the statistics, if any.
 
-    ``k_major``: copy ``b``, a filter, to K-major first, as ``Pass.k_major`` says.
+    ``k_major``: copy ``b``, a filter, to K-major first, as ``PassViews.k_major`` says.
     """
     if k_major:
         views, b = with_k_major_filter(views, a, b)

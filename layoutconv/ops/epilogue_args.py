@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..view.epilogue import Activation, Bias, Epilogue, Pointwise, Residual, Scale, Step
+from ..view.epilogue import Activation, Bias, Epilogue, EpilogueStep, Pointwise, Residual, Scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def epilogue_of(
     statistics: bool = False,
 ) -> Epilogue | None:
     """Return ``activation(scale * sum + bias + residual)`` as an epilogue; None for ``sum``."""
-    steps: list[Step] = []
+    steps: list[EpilogueStep] = []
     if scale is not None:
         steps.append(Scale(scale.contiguous() if isinstance(scale, torch.Tensor) else scale))
     if bias is not None:

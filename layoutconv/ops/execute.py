@@ -21,7 +21,7 @@ from ..tensors.tensor_checks import (
     check_tensors,
     columns_of,
 )
-from ..view.epilogue import Epilogue, Step
+from ..view.epilogue import Epilogue, EpilogueStep
 from ..view.gemm_view import GemmView
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def execute(
     b: Tensor,
     out: Tensor | None = None,
     *,
-    epilogue: Epilogue | Step | Iterable[Step] | None = None,
+    epilogue: Epilogue | EpilogueStep | Iterable[EpilogueStep] | None = None,
     out_dtype: torch.dtype | None = None,
     dtype: str | None = None,
     precision: str | None = None,

@@ -37,7 +37,7 @@ Formula = Callable[[Any, Any, Sequence[bool], "Tensor", Any, Any], Gradients]
 is_grad_enabled = torch.is_grad_enabled
 
 
-class Arguments(NamedTuple):
+class PassArguments(NamedTuple):
     """The arguments of operators after their operands, for each pass over the same problem.
 
     ``tables`` come first in all three: the tensors of a kernel map.
@@ -49,7 +49,7 @@ class Arguments(NamedTuple):
     tables: tuple[Tensor, ...] = ()
 
 
-class Runner(NamedTuple):
+class PassRunner(NamedTuple):
     """Three passes as functions of ``over`` and two tensors."""
 
     fprop: Pass
@@ -93,9 +93,9 @@ def around(op: Callable[..., Tensor], function: Callable[..., Tensor]) -> Callab
 
 def pass_of(op: Any, function: Any, name: str) -> Pass:
     """Return a runner's pass of this name: an operator, past the dispatcher when that is safe."""
-    place = Arguments._fields.index(name)
+    place = PassArguments._fields.index(name)
 
-    def call(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+    def call(over: PassArguments, a: Tensor, b: Tensor) -> Tensor:
         plain = is_plain(a, b) and not a.is_meta
         plain = plain and not (is_grad_enabled() and wants_gradient(a, b))
         found: Tensor = (function if plain else op)(a, b, *over.tables, *over[place])
@@ -239,10 +239,10 @@ def per_channel(column: Tensor, like: Tensor) -> Tensor:
 # -- registration with torch ----------------------------------------------------------------------
 
 # From an operator's inputs: its formula, and the arguments of its passes.
-Described = Callable[..., tuple[Formula, Arguments]]
+Described = Callable[..., tuple[Formula, PassArguments]]
 
 
-def register(name: str, run: Runner, described: Described, *, ends: bool) -> None:
+def register(name: str, run: PassRunner, described: Described, *, ends: bool) -> None:
     """Register an operator's formula; ``ends``: its last arguments are those of an epilogue."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -2,9 +2,9 @@
 
 Like :mod:`~layoutconv.ops.dense_calls` for dense ones: the first call of a *signature* takes the
 operator, with every check; later ones allocate and launch, and autograd records them as one
-function. A signature leaves out the number of rows. So the plan of one cloud, a :class:`Kind`,
-serves all clouds; a new kernel map adds its index buffers, in a :class:`SparseCall` that is kept
-with the map.
+function. A :class:`SparseSignature` leaves out the number of rows, so the plan of one cloud serves
+all clouds; a new kernel map adds its index buffers, in a :class:`SparseCall` that is kept with the
+map.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from . import sparse_operators as operators
 from .call_cache import sparse
 from .chunk_sums import summing
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
+from .formulas import Gradients, PassArguments, fprop_gradients, wide_sums
 from .function_gradients import may_be_bound, tensors_of
 from .guard import is_bare, is_plain, wants_gradient
 from .map_pass_on_cpu import PassOnCPU
@@ -63,7 +63,7 @@ def find(
     ``numbers`` are its groups, its activation and the slope.
     """
     numbers = found.taps, found.mirrored, *numbers
-    kind: Kind | None = sparse.find(numbers, out_dtype, x, weight, bias, scale, residual)
+    kind: SparseSignature | None = sparse.find(numbers, out_dtype, x, weight, bias, scale, residual)
     call = None if kind is None else _over(kind, found)
     if call is None or x.size(0) != call.in_rows:
         return None
@@ -75,14 +75,16 @@ def kind_of(
     numbers: tuple[Any, ...],
     out_dtype: torch.dtype | None,
     *tensors: Any,
-) -> Kind | None:
+) -> SparseSignature | None:
     """Return the kind of such calls, which serves any map; arguments are as for :func:`find`."""
-    kind: Kind | None = sparse.find((found.taps, found.mirrored, *numbers), out_dtype, *tensors)
+    kind: SparseSignature | None = sparse.find(
+        (found.taps, found.mirrored, *numbers), out_dtype, *tensors
+    )
     return kind
 
 
 def keep_lowering(
-    kind: Kind,
+    kind: SparseSignature,
     found: KernelMap,
     numbers: tuple[Any, ...],
     out_dtype: torch.dtype | None,
@@ -106,7 +108,9 @@ def find_function(
     assert isinstance(function, Pointwise)
     numbers = found.taps, found.mirrored, groups, *function.key
     columns = bias, scale, residual
-    kind: Kind | None = sparse.find(numbers, out_dtype, x, weight, *columns, *tensors_of(function))
+    kind: SparseSignature | None = sparse.find(
+        numbers, out_dtype, x, weight, *columns, *tensors_of(function)
+    )
     call = None if kind is None else _over(kind, found)
     if call is None or x.size(0) != call.in_rows:
         return None
@@ -130,7 +134,9 @@ def find_followed(
     """
     x, weight = operands
     numbers = found.taps, found.mirrored, groups, *key
-    kind: Kind | None = sparse.find(numbers, None, x, weight, bias, None, None, *columns, *sources)
+    kind: SparseSignature | None = sparse.find(
+        numbers, None, x, weight, bias, None, None, *columns, *sources
+    )
     call = None if kind is None else _over(kind, found)
     if call is None or x.shape[0] != call.in_rows:
         return None
@@ -141,14 +147,14 @@ def find_followed(
 
 
 def launch_over(
-    kind: Kind, found: KernelMap
+    kind: SparseSignature, found: KernelMap
 ) -> tuple[MapPassLaunch | RecordedMapPass, int, int] | None:
     """Return the launch over this map of a kind that only launches, with its input and output rows.
 
     The kind was found for another map; the launch is kept with this one. None over a map of another
     signature.
     """
-    launches: dict[Kind, Any] | None = found.views.get(_LAUNCHES)
+    launches: dict[SparseSignature, Any] | None = found.views.get(_LAUNCHES)
     if launches is None or len(launches) >= _LIMIT:
         launches = found.views[_LAUNCHES] = {}
     made: tuple[Any, int, int] | None = launches.get(kind)
@@ -162,7 +168,7 @@ def launch_over(
     return made
 
 
-def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
+def call_over(kind: SparseSignature, found: KernelMap) -> SparseCall | None:
     """Return the call over this map of a kind found for another map; None over a map of another
     signature.
     """
@@ -173,7 +179,7 @@ def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
     return call
 
 
-def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
+def _over(kind: SparseSignature, found: KernelMap) -> SparseCall | None:
     """Return the call of a kind over a map; None if the kind does not fit."""
     calls = found.views.get(_CALLS)
     call: SparseCall | None = None if calls is None else calls.get(kind)
@@ -215,7 +221,7 @@ def bound(
     elements = len(found.outputs) * weight.shape[0]
     if not may_be_bound(function, operands, ending, elements):
         return None
-    kind = Kind(operands, ending, out_dtype or OUTPUTS[x.dtype], groups, found.mirrored)
+    kind = SparseSignature(operands, ending, out_dtype or OUTPUTS[x.dtype], groups, found.mirrored)
     call = _over(kind, found)
     if call is not None:
         key = found.taps, found.mirrored, groups, *function.key
@@ -232,7 +238,7 @@ def remember(
     result: Tensor,
 ) -> None:
     """Keep a finished call for :func:`find`; ``operands`` are its features and weight."""
-    make = partial(Kind, operands, ending, result.dtype, groups, found.mirrored)
+    make = partial(SparseSignature, operands, ending, result.dtype, groups, found.mirrored)
     sparse.remember(make, _numbers(found, groups, ending), operands, ending, result)
 
 
@@ -248,7 +254,7 @@ def _numbers(found: KernelMap, groups: int, ending: EpilogueArgs) -> tuple[Any, 
     return found.taps, found.mirrored, groups, ending.activation, ending.slope
 
 
-class Kind:
+class SparseSignature:
     """The common part of sparse convolutions of one signature, over any map. It holds no tensor."""
 
     lowers: torch.dtype | None = None
@@ -298,12 +304,12 @@ class Kind:
             self.fprop = on_cpu(forward, dtype=out_dtype, ending=self.ending)
             self.dgrad, self.wgrad = on_cpu(back, dtype=x.dtype), on_cpu(products, dtype=exact)
 
-    def lowering(self, x: Tensor, weight: Tensor, *others: Any) -> Kind:
+    def lowering(self, x: Tensor, weight: Tensor, *others: Any) -> SparseSignature:
         """Return a copy for calls in which autocast lowers the filter; the call casts itself.
 
         If kernels sum the gradient of a float32 filter, it is not rounded in between.
         """
-        made = object.__new__(Kind)
+        made = object.__new__(SparseSignature)
         made.__dict__.update(self.__dict__)
         made.lowers = self.dtype
         tensors = [each for each in others if isinstance(each, torch.Tensor)]
@@ -341,7 +347,7 @@ class SparseCall(BoundCall):
     # ``f(x, weight, columns, sources)``, if the call only launches.
     followed: Callable[..., Tensor] | None = None
 
-    def __init__(self, kind: Kind, found: KernelMap) -> None:
+    def __init__(self, kind: SparseSignature, found: KernelMap) -> None:
         self.kind = kind
         self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
         self.lowers = kind.lowers
@@ -417,7 +423,7 @@ class SparseCall(BoundCall):
         bound = self._wgrad = kind.wgrad(tables, parts, (K * C, C, 1)).result
         return bound
 
-    def _passes(self, found: KernelMap) -> Arguments:
+    def _passes(self, found: KernelMap) -> PassArguments:
         kind = self.kind
         channels = kind.C, kind.K
         maps = operators.tables(found, channels, gradients=True, dtype=kind.dtype)
@@ -434,7 +440,7 @@ def _is_alone(*tensors: Tensor | None) -> bool:
 class GatheredCall(SparseCall):
     """A sparse convolution on a CPU, by the pairs of the map, which serve all passes and kinds."""
 
-    def __init__(self, kind: Kind, found: KernelMap) -> None:
+    def __init__(self, kind: SparseSignature, found: KernelMap) -> None:
         self.kind = kind
         self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
         self.lowers = kind.lowers

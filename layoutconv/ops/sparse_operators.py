@@ -52,9 +52,9 @@ from .epilogue_args import SCHEMA, EpilogueArgs
 from .execute import execute
 from .flop_counts import count_products
 from .formulas import (
-    Arguments,
     Formula,
-    Runner,
+    PassArguments,
+    PassRunner,
     around,
     dgrad_gradients,
     fprop_gradients,
@@ -74,7 +74,7 @@ _FEWEST = 32  # pairs of a chunk, for small clouds
 _MOST_ON_CPU = 16384
 
 
-class Maps(NamedTuple):
+class MapTensors(NamedTuple):
     """The tensors of a kernel map, in the order in which operators take them; empty if not made.
 
     ``forward`` is the index (outputs, taps) of the map, its rows in ``order``; if that is empty, in
@@ -97,7 +97,7 @@ def tables(
     *,
     gradients: bool,
     dtype: torch.dtype = torch.float16,
-) -> Maps:
+) -> MapTensors:
     """Return the tensors of a map; with ``gradients`` also those that its gradients need.
 
     ``channels`` are C and K, ``dtype`` is that of the features. On a GPU rows are sorted by their
@@ -111,7 +111,7 @@ def tables(
         pairs = pairs_for(found, channels, dtype)
         ways = both_ways(found)
         # Not _replace, which torch 2.8 does not compile.
-        maps = Maps(
+        maps = MapTensors(
             ways.forward, ways.order, ways.backward, ways.backward_order,
             pairs.outputs, pairs.inputs, pairs.lengths,
         )  # fmt: skip
@@ -132,9 +132,9 @@ def rows_as_on_gpus() -> AbstractContextManager[None]:
     return setting(_for_gpus, True)
 
 
-def forward_maps(found: KernelMap) -> Maps:
+def forward_maps(found: KernelMap) -> MapTensors:
     """Return the tensors that a forward pass needs."""
-    kept: Maps | None = found.views.get("forward")
+    kept: MapTensors | None = found.views.get("forward")
     if kept is not None:
         return kept
     # Not ``found.index``, which on a GPU is only made on demand.
@@ -143,20 +143,20 @@ def forward_maps(found: KernelMap) -> Maps:
     make = None if watched else maker(cells.device)
     none = keeping(cells.new_empty, 0) if make is None else keeping(make, (0,), (1,), cells.dtype)
     index, order = _rows(found, none)
-    kept = found.views["forward"] = Maps(index, order, *[none] * 5)
+    kept = found.views["forward"] = MapTensors(index, order, *[none] * 5)
     return kept
 
 
-def both_ways(found: KernelMap) -> Maps:
+def both_ways(found: KernelMap) -> MapTensors:
     """Return also the tensors that the gradient of the inputs needs."""
     forward = forward_maps(found)
     if found.mirrored:
         return forward
-    kept: Maps | None = found.views.get("both ways")
+    kept: MapTensors | None = found.views.get("both ways")
     if kept is None:
         back, back_order = _rows(found.inverse, forward.backward)
         none = forward.pair_outputs
-        kept = Maps(forward.forward, forward.order, back, back_order, none, none, none)
+        kept = MapTensors(forward.forward, forward.order, back, back_order, none, none, none)
         found.views["both ways"] = kept
     return kept
 
@@ -179,7 +179,7 @@ def _keep_with(found: KernelMap, owner: Tensor) -> None:
         owner._layoutconv_kept = _KeptBy(kept_of(found))  # type: ignore[attr-defined]
 
 
-class Kept:
+class KeptWithMap:
     """Values that are derived from a kernel map, and kept with it.
 
     Index tensors refer to it weakly: its views hold their memory, so a strong reference would be a
@@ -193,18 +193,18 @@ class Kept:
 class _KeptBy:
     """The attribute of an index tensor: a weak reference, which copies and pickles lose."""
 
-    def __init__(self, kept: Kept | None) -> None:
+    def __init__(self, kept: KeptWithMap | None) -> None:
         self.reference = None if kept is None else weakref.ref(kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _KeptBy, (None,)
 
 
-def kept_of(found: KernelMap) -> Kept:
+def kept_of(found: KernelMap) -> KeptWithMap:
     """Return the values kept with a map; they have an entry of their own in its ``views``."""
-    kept: Kept | None = found.views.get("executor")
+    kept: KeptWithMap | None = found.views.get("executor")
     if kept is None:
-        kept = found.views["executor"] = Kept()
+        kept = found.views["executor"] = KeptWithMap()
     return kept
 
 
@@ -272,7 +272,9 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
     return maps.forward, maps.order
 
 
-def conv_view(found: Maps, count: int, rows: int, of: MapConv, k_major: bool = False) -> GemmView:
+def conv_view(
+    found: MapTensors, count: int, rows: int, of: MapConv, k_major: bool = False
+) -> GemmView:
     """Return the view of a pass from ``count`` rows to ``rows``.
 
     ``k_major`` says whether the filter comes from ``k_major_copy``.
@@ -312,16 +314,18 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
     return y
 
 
-def _conv_args(w: Tensor, *others: Any, **named: Any) -> tuple[Maps, EpilogueArgs, int, MapConv]:
+def _conv_args(
+    w: Tensor, *others: Any, **named: Any
+) -> tuple[MapTensors, EpilogueArgs, int, MapConv]:
     """Return maps, epilogue, rows and pass from the arguments of ``sparse_conv`` after ``w``."""
-    first = len(Maps._fields)
+    first = len(MapTensors._fields)
     rows, *numbers = others[first : first + 4]
     ending = EpilogueArgs(*others[first + 4 :], **named)
-    return Maps(*others[:first]), ending, rows, MapConv(tuple(w.shape), *numbers)
+    return MapTensors(*others[:first]), ending, rows, MapConv(tuple(w.shape), *numbers)
 
 
 def wgrad_view(
-    found: Maps, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
+    found: MapTensors, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> tuple[GemmView, Tensor]:
     """Return the view of the products of pairs, and the number of chunks of each tap."""
     outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
@@ -349,8 +353,8 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
 
     ``numbers`` are the other arguments of the operator ``sparse_wgrad``.
     """
-    count = len(Maps._fields)
-    found, (taps, *rest) = Maps(*numbers[:count]), numbers[count:]
+    count = len(MapTensors._fields)
+    found, (taps, *rest) = MapTensors(*numbers[:count]), numbers[count:]
     groups = rest[0] if rest else 1
     if not devices.runs_kernels(x) and is_gathered(x) and not found.order.numel():
         plan = plan_of(found.forward, len(x))
@@ -363,7 +367,7 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
 
 # -- registration with torch -----------------------------------------------------------------------
 
-_MAPS = ", ".join(f"Tensor {name}" for name in Maps._fields)
+_MAPS = ", ".join(f"Tensor {name}" for name in MapTensors._fields)
 _SCHEMAS = {
     "sparse_conv": (
         f"(Tensor x, Tensor w, {_MAPS}, SymInt rows, int groups=1, bool transposed=False, "
@@ -393,7 +397,7 @@ torch.library.register_fake("layoutconv::sparse_conv", _fake_conv)
 
 
 def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
-    taps, *rest = numbers[len(Maps._fields) :]
+    taps, *rest = numbers[len(MapTensors._fields) :]
     groups = rest[0] if rest else 1
     return y.new_empty((y.shape[1], *taps, x.shape[1] // groups))
 
@@ -410,17 +414,19 @@ conv_of_tensors = around(sparse_conv, conv)
 
 # -- gradients: formulas over the same map ---------------------------------------------------------
 
-OPERATORS = Runner(
+OPERATORS = PassRunner(
     pass_of(sparse_conv, conv, "fprop"),
     pass_of(sparse_conv, conv, "dgrad"),
     pass_of(sparse_wgrad, wgrad, "wgrad"),
 )
 
 
-def over(maps: Maps, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]) -> Arguments:
+def over(
+    maps: MapTensors, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]
+) -> PassArguments:
     """Return the arguments of passes over a map; ``of_map`` is its taps, groups, ``mirrored``."""
     taps, groups, mirrored = of_map
-    return Arguments(
+    return PassArguments(
         (out_rows, groups, False, mirrored),
         (in_rows, groups, True, mirrored),
         (taps, groups, mirrored),
@@ -428,17 +434,17 @@ def over(maps: Maps, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]
     )
 
 
-def _of_conv(a: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
+def _of_conv(a: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, PassArguments]:
     *maps, rows, groups, transposed, mirrored = numbers
     of_map = w.shape[1:-1], groups, mirrored
     if transposed:
-        return dgrad_gradients, over(Maps(*maps), rows, a.shape[0], of_map)
-    return fprop_gradients, over(Maps(*maps), a.shape[0], rows, of_map)
+        return dgrad_gradients, over(MapTensors(*maps), rows, a.shape[0], of_map)
+    return fprop_gradients, over(MapTensors(*maps), a.shape[0], rows, of_map)
 
 
-def _of_wgrad(y: Tensor, x: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
+def _of_wgrad(y: Tensor, x: Tensor, *numbers: Any) -> tuple[Formula, PassArguments]:
     *maps, taps, groups, mirrored = numbers
-    return wgrad_gradients, over(Maps(*maps), len(x), len(y), (taps, groups, mirrored))
+    return wgrad_gradients, over(MapTensors(*maps), len(x), len(y), (taps, groups, mirrored))
 
 
 register("sparse_conv", OPERATORS, _of_conv, ends=True)

@@ -20,7 +20,7 @@ import torch
 from ..base.torch_internals import levels, transforms_look
 from ..tensors.epilogue_in_torch import convert
 from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad, of_dgrad, of_fprop, of_wgrad
-from .formulas import Arguments, Runner, as_inputs
+from .formulas import PassArguments, PassRunner, as_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,10 +35,10 @@ def is_transformed() -> bool:
     return transforms_look() or levels._current_level >= 0
 
 
-class _Place(NamedTuple):
+class _BatchPlace(NamedTuple):
     """The place of a batch of problems in a tensor: mode 0 or 1, inside each group or not.
 
-    >>> _Place(1).into(torch.zeros(5, 2, 6, 8), 0, groups=3).shape
+    >>> _BatchPlace(1).into(torch.zeros(5, 2, 6, 8), 0, groups=3).shape
     torch.Size([2, 30, 8])
     """
 
@@ -59,8 +59,8 @@ class _Place(NamedTuple):
         return split.movedim(mode + 1, 0).flatten(mode + 1, mode + 2)
 
 
-_FIRST, _SECOND = _Place(0), _Place(1)  # modes of images or filters, and of channels
-_FIRST_OF_GROUPS, _SECOND_OF_GROUPS = _Place(0, True), _Place(1, True)
+_FIRST, _SECOND = _BatchPlace(0), _BatchPlace(1)  # modes of images or filters, and of channels
+_FIRST_OF_GROUPS, _SECOND_OF_GROUPS = _BatchPlace(0, True), _BatchPlace(1, True)
 
 
 class _Folds(NamedTuple):
@@ -69,9 +69,9 @@ class _Folds(NamedTuple):
     If both are, problems become groups, outside the existing ones.
     """
 
-    of_first: tuple[_Place, _Place]
-    of_second: tuple[_Place, _Place]
-    of_both: tuple[_Place, _Place, _Place]
+    of_first: tuple[_BatchPlace, _BatchPlace]
+    of_second: tuple[_BatchPlace, _BatchPlace]
+    of_both: tuple[_BatchPlace, _BatchPlace, _BatchPlace]
 
 
 class _Pass(torch.autograd.Function):
@@ -171,16 +171,16 @@ class Wgrad(_Pass):
         return cls.operator(*of)
 
 
-def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:
+def _fprop(over: PassArguments, x: Tensor, w: Tensor) -> Any:
     return Fprop.apply(x, w, *over.fprop, None)  # type: ignore[no-untyped-call]
 
 
-def _dgrad(over: Arguments, y: Tensor, w: Tensor) -> Any:
+def _dgrad(over: PassArguments, y: Tensor, w: Tensor) -> Any:
     return Dgrad.apply(y, w, *over.dgrad, None)  # type: ignore[no-untyped-call]
 
 
-def _wgrad(over: Arguments, y: Tensor, x: Tensor) -> Any:
+def _wgrad(over: PassArguments, y: Tensor, x: Tensor) -> Any:
     return Wgrad.apply(y, x, *over.wgrad, None)  # type: ignore[no-untyped-call]
 
 
-TRANSFORMED = Runner(_fprop, _dgrad, _wgrad)
+TRANSFORMED = PassRunner(_fprop, _dgrad, _wgrad)

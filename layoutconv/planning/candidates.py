@@ -52,30 +52,30 @@ NEARLY_WHOLE, EMPTY = 160, 0.1  # columns of a tile, and the share that may be e
 STORE_BOUND = 256  # products: stores bound shorter sums
 LONG = 4096  # products: for longer sums, no tile has fewer stages
 _NBYTES = 640  # bytes of a candidate, about
-_CANDIDATES: BoundedCache[tuple[Problem, Machine], Candidates] = BoundedCache(
+_CANDIDATES: BoundedCache[tuple[Problem, Machine], TileCandidates] = BoundedCache(
     "tile candidates", entries=256, nbytes=8 << 20
 )
 
 
-class Candidate(NamedTuple):
+class TileCandidate(NamedTuple):
     """A tile that fits a machine, and the terms of its expected time."""
 
     tile: TileConfig
     terms: TileTerms
 
 
-class Candidates(NamedTuple):
+class TileCandidates(NamedTuple):
     """The tiles of a kind of problem, in the order of the table.
 
     ``clustered[i]`` are the variants of ``tiles[i]`` for cluster split-K, with 2 and 4 CTAs, as
     long as each CTA still has rows to store.
     """
 
-    tiles: tuple[Candidate, ...]
-    clustered: tuple[tuple[Candidate, ...], ...]
+    tiles: tuple[TileCandidate, ...]
+    clustered: tuple[tuple[TileCandidate, ...], ...]
 
 
-def candidates(problem: Problem, machine: Machine) -> Candidates:
+def candidates(problem: Problem, machine: Machine) -> TileCandidates:
     """Return the tiles of the table that fit a machine.
 
     >>> from .machine import MACHINES
@@ -104,15 +104,15 @@ def kind_of(problem: Problem) -> Problem:
     return replace(problem, m=1, k=k, groups=1, moved=0, halo_growth=1.0, group=None)
 
 
-def _made(problem: Problem, machine: Machine) -> Candidates:
+def _made(problem: Problem, machine: Machine) -> TileCandidates:
     size, staged = BYTES[problem.dtype], problem.staged_bytes
 
-    def of(tiles: list[TileConfig]) -> tuple[Candidate, ...]:
+    def of(tiles: list[TileConfig]) -> tuple[TileCandidate, ...]:
         fitting = [t for t in tiles if t.smem_bytes(size, staged) <= machine.smem_per_cta]
-        return tuple(Candidate(t, TileTerms.of(problem, t, machine)) for t in fitting)
+        return tuple(TileCandidate(t, TileTerms.of(problem, t, machine)) for t in fitting)
 
     tiles = of(_tiles(problem, machine))
-    return Candidates(tiles, tuple(of(_clusters(problem, tile, machine)) for tile, _ in tiles))
+    return TileCandidates(tiles, tuple(of(_clusters(problem, tile, machine)) for tile, _ in tiles))
 
 
 def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:

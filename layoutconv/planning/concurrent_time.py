@@ -16,19 +16,19 @@ from .tile_time import Problem
 START, STEP, TAKEN = 1.5, 0.6, 0.8
 
 
-class Alone(NamedTuple):
+class KernelAlone(NamedTuple):
     """A kernel by itself: its microseconds, and the share of SMs that are busy in its waves."""
 
     time: float
     busy: float = 1.0
 
     @classmethod
-    def of(cls, time: float, problem: Problem, tile: TileConfig, at_once: int) -> Alone:
+    def of(cls, time: float, problem: Problem, tile: TileConfig, at_once: int) -> KernelAlone:
         """Return a kernel of which ``at_once`` CTAs fit the GPU.
 
         >>> problem = Problem(6400, 128, 576, 64, "float16", 2)
-        >>> Alone.of(10.0, problem, TileConfig((128, 128, 32)), 200)
-        Alone(time=10.0, busy=0.25)
+        >>> KernelAlone.of(10.0, problem, TileConfig((128, 128, 32)), 200)
+        KernelAlone(time=10.0, busy=0.25)
         """
         if isinstance(tile, GroupTile) or tile.persistent:
             return cls(time)
@@ -37,10 +37,10 @@ class Alone(NamedTuple):
         return cls(time, ctas / (max(1, -(-ctas // at_once)) * at_once))
 
 
-def time_together(kernels: Iterable[Alone]) -> float:
+def time_together(kernels: Iterable[KernelAlone]) -> float:
     """Return the microseconds of kernels that start while those before them run.
 
-    >>> half = Alone(20.0, 0.5)
+    >>> half = KernelAlone(20.0, 0.5)
     >>> round(time_together([half])), round(time_together([half, half]))
     (20, 24)
     """

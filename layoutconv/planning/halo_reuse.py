@@ -94,7 +94,7 @@ def halo_of(view: GemmView, tile: TileConfig) -> Halo:
     return Halo(tile.halo_taps, halo_rows_per_tap(view), int(view.k) // tile.halo_taps)
 
 
-class _Map(NamedTuple):
+class _OperandMap(NamedTuple):
     """The first map of an operand, with flat rows, and the bounds of its codomain.
 
     A column mode may have several digits, such as the channels of adjacent cells.
@@ -107,7 +107,7 @@ class _Map(NamedTuple):
     column_steps: Any
     bounds: Any
 
-    def taps_last(self, backwards: bool) -> _Map:
+    def taps_last(self, backwards: bool) -> _OperandMap:
         """Return the map with the second column mode slowest, reversed if ``backwards``."""
         channel, extent, *others = self.columns
         channel_step, step, *steps = self.column_steps
@@ -135,7 +135,7 @@ class _Map(NamedTuple):
         return ComposedLayout(layout.outer, self.offset, Layout(tuple(shape), tuple(stride)))
 
 
-def _first_map(layout: OperandLayout) -> _Map | None:
+def _first_map(layout: OperandLayout) -> _OperandMap | None:
     if not isinstance(layout, ComposedLayout) or not isinstance(layout.inner, Layout):
         return None
     first, *rest = stages(layout)
@@ -147,10 +147,10 @@ def _first_map(layout: OperandLayout) -> _Map | None:
     coordinates = all(isinstance(d, ScaledBasis) and len(d.path) == 1 for d in steps)
     if not coordinates or any(map(gathers, (first, *rest))):
         return None
-    return _Map(first.offset, rows, row_steps, columns, column_steps, rest[0].layout.shape)
+    return _OperandMap(first.offset, rows, row_steps, columns, column_steps, rest[0].layout.shape)
 
 
-def _rows_of_a_tap(a: _Map) -> int | None:
+def _rows_of_a_tap(a: _OperandMap) -> int | None:
     """Return the rows between taps, if rows and taps, and nothing else, move one mode."""
     if len(a.columns) < 2:
         return None
@@ -164,7 +164,7 @@ def _rows_of_a_tap(a: _Map) -> int | None:
     return rows if rows and not rest else None
 
 
-def _ends_with_its_line(d: _Map, extent: Any) -> bool:
+def _ends_with_its_line(d: _OperandMap, extent: Any) -> bool:
     """Return whether D stores no row past the end of a line of ``extent`` rows."""
     step = d.row_steps[0]
     (mode,) = step.path

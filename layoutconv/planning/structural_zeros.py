@@ -31,21 +31,21 @@ COLUMNS = 64  # per instruction, where tiles skip some
 BLOCK_BYTES = 32  # of a row of A per instruction
 
 
-class Columns(NamedTuple):
+class ColumnRange(NamedTuple):
     """A range of a tile's columns."""
 
     first: int
     width: int
 
 
-class Blocks(NamedTuple):
+class BlockRange(NamedTuple):
     """A range of a k-tile's blocks; an instruction multiplies one block, 32 bytes of a row."""
 
     first: int
     number: int
 
 
-class Run(NamedTuple):
+class KTileRun(NamedTuple):
     """``k_tiles`` k-tiles, the first at column ``k`` of A and each further one ``step`` columns on,
     with the columns and blocks of B's tile that are not skipped.
 
@@ -55,8 +55,8 @@ class Run(NamedTuple):
     k: int
     k_tiles: int
     step: int
-    columns: tuple[Columns, ...]
-    blocks: tuple[Blocks, ...]
+    columns: tuple[ColumnRange, ...]
+    blocks: tuple[BlockRange, ...]
 
 
 def leaves_bounds(view: GemmView) -> bool:
@@ -82,7 +82,7 @@ def leaves_bounds(view: GemmView) -> bool:
     return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
 
 
-def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
+def runs_of(view: GemmView, spec: KernelSpec) -> tuple[KTileRun, ...]:
     """Return the runs of all k-tiles; () if every k-tile has all columns and blocks.
 
     The first k-tile has a tap with all columns, since it initialises the accumulators. Also () if
@@ -116,26 +116,26 @@ def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
     found = memory_of_b(view, spec) if alone and whole and channels % tile.k == 0 else None
     if found is None or not is_mapped(view, spec):
         return ()
-    every = Columns(0, tile.n), Blocks(0, tile.k * BYTES[spec.dtype] // BLOCK_BYTES)
-    parts = dict[tuple[tuple[Columns, Blocks], ...], list[int]]()
+    every = ColumnRange(0, tile.n), BlockRange(0, tile.k * BYTES[spec.dtype] // BLOCK_BYTES)
+    parts = dict[tuple[tuple[ColumnRange, BlockRange], ...], list[int]]()
     for k in range(0, view.k // tile.halo_taps, tile.k):
         taps = [k + tap * window.columns for tap in range(tile.halo_taps)]
         part = tuple(_present(found, spec, view.n, k, every) for k in taps)
         parts.setdefault(part, []).append(k)
     if {found for part in parts for found in part} == {every}:
         return ()
-    runs = list[Run]()
+    runs = list[KTileRun]()
     for part, starts in parts.items():
         columns, blocks = tuple(c for c, _ in part), tuple(b for _, b in part)
         if any(width for _, width in columns):
             steady = _steady(starts, tile.k, channels)
-            runs += [Run(at[0], len(at), step, columns, blocks) for at, step in steady]
+            runs += [KTileRun(at[0], len(at), step, columns, blocks) for at, step in steady]
     runs.sort(key=lambda run: every[0] not in run.columns)
     first = runs[0]
     if every[0] not in first.columns:  # load the first k-tile whole: its skipped part is zeros
         of_all = (every[0], *first.columns[1:]), (every[1], *first.blocks[1:])
         others = first._replace(k=first.k + first.step, k_tiles=first.k_tiles - 1)
-        runs[:1] = [Run(first.k, 1, first.step, *of_all), others]
+        runs[:1] = [KTileRun(first.k, 1, first.step, *of_all), others]
     return tuple(run for run in runs if run.k_tiles)
 
 
@@ -165,8 +165,8 @@ def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int]
 
 
 def _present(
-    found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[Columns, Blocks]
-) -> tuple[Columns, Blocks]:
+    found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[ColumnRange, BlockRange]
+) -> tuple[ColumnRange, BlockRange]:
     """Return the range of a k-tile's columns that is in memory, in units of instructions, and the
     range of its blocks if B is K-major.
     """
@@ -184,9 +184,9 @@ def _present(
             columns |= {first, min(first + piece, n) - 1}
             blocks.add(at // length)
     if not columns:
-        return Columns(0, 0), Blocks(0, 0)
+        return ColumnRange(0, 0), BlockRange(0, 0)
     past = max(columns) // COLUMNS * COLUMNS + COLUMNS
     first = min(columns) // COLUMNS * COLUMNS
-    some = Columns(first, (end if past >= n else past) - first)
-    depth = Blocks(min(blocks), max(blocks) + 1 - min(blocks))
+    some = ColumnRange(first, (end if past >= n else past) - first)
+    depth = BlockRange(min(blocks), max(blocks) + 1 - min(blocks))
     return every[0] if COLUMNS % piece else some, every[1] if spec.along[1] == 0 else depth

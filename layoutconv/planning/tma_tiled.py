@@ -108,7 +108,7 @@ def memory_of_b(view: GemmView, spec: KernelSpec) -> Boxes | None:
         return None
     sides = [tile.n, tile.k]
     sides[along] = line_bytes(sides[along] * size) // size
-    b = _Digits.of(*chain).merged(1 - along, sides)
+    b = _OperandDigits.of(*chain).merged(1 - along, sides)
     lines, rows = (_covered(b.sides[mode], sides[mode]) for mode in (along, 1 - along))
     if len(lines) != 1 or not rows or not b.ends_with_k(tile.k):
         return None
@@ -134,7 +134,7 @@ class _Digit(NamedTuple):
     step: int
 
 
-class _Digits(NamedTuple):
+class _OperandDigits(NamedTuple):
     """B as the digits of n, k and l, their start, and memory's modes as (extent, stride)."""
 
     sides: list[list[_Digit]]
@@ -142,7 +142,7 @@ class _Digits(NamedTuple):
     memory: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, domain: Stage, storage: Stage) -> _Digits:
+    def of(cls, domain: Stage, storage: Stage) -> _OperandDigits:
         layout, memory = domain.layout, storage.layout
         modes = zip(layout.shape, layout.stride, strict=True)
         sides = [
@@ -157,7 +157,7 @@ class _Digits(NamedTuple):
         pairs = zip(extents, strides, strict=True)
         return cls(list(map(_joined, sides)), list(map(int, start)), list(pairs))
 
-    def merged(self, rows: int, sides: list[int]) -> _Digits:
+    def merged(self, rows: int, sides: list[int]) -> _OperandDigits:
         """Return this with contiguous modes of memory merged, except modes along a box's rows.
 
         ``rows`` is the mode of (n, k) that numbers the rows of shared memory.
@@ -186,7 +186,7 @@ class _Digits(NamedTuple):
             _joined([_Digit(e, place[i][0], step * place[i][1]) for e, i, step in side])
             for side in self.sides
         ]
-        return _Digits(moved_sides, start, found)
+        return _OperandDigits(moved_sides, start, found)
 
     def _stays(self, mode: int) -> bool:
         """Return whether a mode of the coordinate never leaves its bounds."""

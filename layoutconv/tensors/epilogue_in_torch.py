@@ -19,10 +19,10 @@ from ..view.epilogue import (
     Bias,
     Clamp,
     Epilogue,
+    EpilogueStep,
     Pointwise,
     Residual,
     Scale,
-    Step,
     counts_rows,
 )
 from .traced_in_torch import run_program
@@ -67,7 +67,7 @@ def activate(value: Tensor, kind: str, slope: float = 0.01) -> Tensor:
 
 
 def apply_steps(
-    steps: Sequence[Step],
+    steps: Sequence[EpilogueStep],
     value: Tensor,
     columns: Any,
     sources: Sequence[Tensor],

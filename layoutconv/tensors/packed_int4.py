@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.vectors import contiguous_extent, recast
 from .spans import flat_memory
-from .tensor_checks import Stored
+from .tensor_checks import ExpectedTensor
 
 INT4 = "int4"
 _WIDE = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -85,7 +85,7 @@ def in_pairs(view: GemmView) -> GemmView:
 
 def unpacked(layout: OperandLayout, packed: Tensor) -> Tensor:
     """Unpack an operand's pairs into the int8 tensor that its layout stores."""
-    stored = Stored.of("operand", layout)
+    stored = ExpectedTensor.of("operand", layout)
     if not packed.numel():
         return packed.new_empty(stored.shape)
     return unpack_int4(flat_memory(packed)).as_strided(stored.shape, stored.stride)

@@ -13,7 +13,7 @@ from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
 from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
-from ..view.epilogue import Epilogue, Pointwise, Step
+from ..view.epilogue import Epilogue, EpilogueStep, Pointwise
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 # The dtypes of operands, and D's default for each.
@@ -36,7 +36,7 @@ PRECISIONS = (None, "tf32", "fp32")
 
 
 @dataclass(frozen=True)
-class Stored:
+class ExpectedTensor:
     """The tensor that an operand expects: shape, strides, and their letters in the view."""
 
     name: str
@@ -45,7 +45,7 @@ class Stored:
     memory: Layout = field(compare=False)  # for its letters, those of one view of a kind
 
     @classmethod
-    def of(cls, name: str, layout: OperandLayout) -> Stored:
+    def of(cls, name: str, layout: OperandLayout) -> ExpectedTensor:
         memory = stages(layout)[-1].layout
         shape, stride = flatten(memory.shape), flatten(memory.stride)
         if not all(isinstance(d, int) for d in stride):
@@ -91,9 +91,9 @@ class Index:
 class Expected:
     """Everything that a call is compared with, and that its output is made from."""
 
-    a: Stored
-    b: Stored
-    d: Stored
+    a: ExpectedTensor
+    b: ExpectedTensor
+    d: ExpectedTensor
     indices: tuple[Index, ...]
     device: torch.device | None  # of the index buffers
     writes_all: bool
@@ -209,7 +209,7 @@ def _explain(
             )
 
 
-def _check_stored(name: str, stored: Stored, tensor: Any, said: str = "") -> None:
+def _check_stored(name: str, stored: ExpectedTensor, tensor: Any, said: str = "") -> None:
     """Refuse anything but a tensor of the shape and strides that a view stores."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentTypeError(name, f"a torch tensor{said}", type(tensor).__name__)
@@ -302,7 +302,7 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
             _check_epilogue_tensor(name, source, kinds | _NARROW, device)
 
 
-def _names(step: Step) -> list[str]:
+def _names(step: EpilogueStep) -> list[str]:
     """Return names of a step's tensors for messages: per column, per row, like D."""
     if isinstance(step, Pointwise):
         return [f"`{name}`" for name in (*step.columns, *step.rows, *step.sources)]
@@ -368,9 +368,9 @@ def _derive(view: GemmView) -> Expected:
     if len(devices) > 1:
         raise ArgumentError("view", "all its indices on one device", sorted(map(str, devices)))
     return Expected(
-        a=Stored.of("a", view.a),
-        b=Stored.of("b", view.b),
-        d=Stored.of("d", view.d),
+        a=ExpectedTensor.of("a", view.a),
+        b=ExpectedTensor.of("b", view.b),
+        d=ExpectedTensor.of("d", view.d),
         indices=indices,
         device=devices.pop() if devices else None,
         writes_all=_writes_all(view.d),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..view.traced import Program
+from ..view.traced import PointwiseProgram
 
 _OPERATIONS: dict[str, Any] = {
     "add": torch.add,
@@ -43,7 +43,7 @@ _OPERATIONS: dict[str, Any] = {
 
 
 def run_program(
-    program: Program,
+    program: PointwiseProgram,
     value: Tensor,
     tensors: Sequence[Tensor],
     numbers: Sequence[float],

@@ -27,7 +27,7 @@ from ..ops import dense_calls, dense_passes, sparse_calls
 from ..planning.cost_model import expected_ratio, shortlist
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
+from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, ExpectedTensor, expected
 from ..view.gemm_view import GemmView
 from . import precompile
 
@@ -318,7 +318,7 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
     return measure
 
 
-def _scratch(stored: Stored, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _scratch(stored: ExpectedTensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return an operand filled with noise: the values of tensors decide how fast a GPU runs."""
     last = sum((n - 1) * abs(d) for n, d in zip(stored.shape, stored.stride, strict=True))
     if dtype in (torch.int8, torch.int32):

@@ -9,13 +9,13 @@ from ..gpu.filter_choice import reads_along_sums
 from ..gpu.folding_choice import line_of
 from ..gpu.packing_choice import Multiplied
 from ..gpu.phase_choice import columns_of
-from ..ops.dense_passes import Pass, dgrad_pass, fprop_pass, wgrad_pass
+from ..ops.dense_passes import PassViews, dgrad_pass, fprop_pass, wgrad_pass
 from ..view.gemm_view import GemmView
 
 PASSES = ("fprop", "dgrad", "wgrad")
 
 
-def pass_on(problem: ConvProblem, direction: str, of: Multiplied) -> Pass:
+def pass_on(problem: ConvProblem, direction: str, of: Multiplied) -> PassViews:
     """Return the pass that a call runs on data and a GPU as ``of``, without an epilogue.
 
     Raises ``ArgumentError`` for another ``direction`` than fprop, dgrad and wgrad.
@@ -67,13 +67,13 @@ def views_of(problem: ConvProblem, direction: str, of: Multiplied) -> tuple[Gemm
     return views_run(found, of)
 
 
-def views_run(found: Pass, of: Multiplied) -> tuple[GemmView, ...]:
+def views_run(found: PassViews, of: Multiplied) -> tuple[GemmView, ...]:
     """Return the views that kernels run of a pass: those of its copies, if it makes any."""
     if found.packed is not None:
         return found.packed.views
     return tuple(map(k_major_view, found.views)) if copies_filter(found, of) else found.views
 
 
-def copies_filter(found: Pass, of: Multiplied) -> bool:
+def copies_filter(found: PassViews, of: Multiplied) -> bool:
     """Return whether a pass, of no packed channels, copies its filter to K-major first."""
     return bool(found.k_major) and reads_along_sums(of.dtype, of.precision, of.machine)

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, are_several, check_choice
-from .traced import Program, check_parameters, trace
+from .traced import PointwiseProgram, check_parameters, trace
 
 ACTIVATIONS = (
     "relu",
@@ -36,7 +36,7 @@ POINTWISE = "pointwise"
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class EpilogueStep:
     """A function of one accumulator, of numbers, and of tensor elements at its place."""
 
     @property
@@ -66,7 +66,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Scale(Step):
+class Scale(EpilogueStep):
     """``value * by``: ``by`` is a number, or a tensor with one for each column.
 
     A column is an ``n`` of the view. A view with groups has ``l * n`` columns, the ``n`` of a group
@@ -97,7 +97,7 @@ class Scale(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Bias(Step):
+class Bias(EpilogueStep):
     """``value + by``, a tensor with a number for each column, like in :class:`Scale`.
 
     >>> Bias(0.5)
@@ -120,7 +120,7 @@ class Bias(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Residual(Step):
+class Residual(EpilogueStep):
     """``value + scale * source``: a tensor with the shape and the strides of D.
 
     The ``alpha`` and ``beta`` of a BLAS are ``Scale(alpha), Residual(c, beta)``. The source may be
@@ -152,7 +152,7 @@ class Residual(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Activation(Step):
+class Activation(EpilogueStep):
     """A pointwise function, as torch defines it; ``slope`` is that of ``leaky_relu`` below zero.
 
     ``gelu`` uses the error function, ``gelu_tanh`` approximates it by the hyperbolic tangent.
@@ -180,7 +180,7 @@ class Activation(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Clamp(Step):
+class Clamp(EpilogueStep):
     """The nearest number in ``[low, high]``; either bound may be infinite.
 
     >>> Clamp(0, 6).numbers
@@ -207,7 +207,7 @@ class Clamp(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Pointwise(Step):
+class Pointwise(EpilogueStep):
     """A function of your own, of one value and of tensor elements and coordinates at its place.
 
     It is called once, with stand-ins, and may use arithmetic, comparisons and the functions of
@@ -269,12 +269,12 @@ class Pointwise(Step):
         object.__setattr__(self, "_structure", f"{POINTWISE}:{traced.text}")
 
     @property
-    def program(self) -> Program:
+    def program(self) -> PointwiseProgram:
         """The instructions that the function was traced to.
 
         Dtypes are the tensors' current ones: a module's ``half()`` changes its tensors.
         """
-        traced: Program = self.__dict__["_traced"]
+        traced: PointwiseProgram = self.__dict__["_traced"]
         places = self.columns, self.rows, self.sources
         columns, rows, sources = (tuple(map(_dtype, of.values())) for of in places)
         if (columns, rows, sources) == (traced.columns, traced.rows, traced.sources):
@@ -342,7 +342,7 @@ class Epilogue:
     ('scale leaky_relu clamp', (2.0, 0.1, -1.0, 1.0))
     """
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[EpilogueStep, ...] = ()
     statistics: bool = False
 
     def __post_init__(self) -> None:
@@ -355,7 +355,7 @@ class Epilogue:
                 raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
 
     @classmethod
-    def of(cls, steps: Epilogue | Step | Iterable[Step] | None) -> Epilogue:
+    def of(cls, steps: Epilogue | EpilogueStep | Iterable[EpilogueStep] | None) -> Epilogue:
         """Return an epilogue from an epilogue, a step, several steps, or None.
 
         >>> Epilogue.of(Clamp(0, 1)).structure, Epilogue.of(None).structure
@@ -365,7 +365,7 @@ class Epilogue:
             return steps
         if steps is None:
             return cls()
-        if isinstance(steps, Step):
+        if isinstance(steps, EpilogueStep):
             return cls((steps,))
         if not are_several(steps):
             kinds = "None, a step, a sequence of steps or an Epilogue"
@@ -412,14 +412,14 @@ class Epilogue:
         return tuple(tensor for step in self.steps for tensor in step.like_d)
 
 
-def programs_of(structure: str) -> list[Program]:
+def programs_of(structure: str) -> list[PointwiseProgram]:
     """Return the programs in an epilogue's structure, in order.
 
     >>> programs_of("relu pointwise:||||add,x,1.0")[0].instructions
     (('add', 'x', '1.0'),)
     """
     pairs = (word.partition(":") for word in structure.split())
-    return [Program.parse(text) for name, _, text in pairs if name == POINTWISE]
+    return [PointwiseProgram.parse(text) for name, _, text in pairs if name == POINTWISE]
 
 
 def is_by_row(structure: str) -> bool:

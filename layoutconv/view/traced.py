@@ -35,7 +35,7 @@ OPERATIONS = (*_ARITHMETIC, *_COMPARISONS, *_FUNCTIONS, "floordiv", "mod", "neg"
 
 
 @dataclass(frozen=True)
-class Program:
+class PointwiseProgram:
     """Instructions, each an operation and its operands; the last one computes the result.
 
     Attributes:
@@ -45,7 +45,7 @@ class Program:
     >>> program = trace(lambda x, low: where(x < low, low, x), columns={"low": "float32"})
     >>> print(program.text)
     float32||||lt,x,c0;where,v0,c0,x
-    >>> Program.parse(program.text) == program
+    >>> PointwiseProgram.parse(program.text) == program
     True
     """
 
@@ -63,7 +63,7 @@ class Program:
         return "|".join([*tensors, str(self.numbers or ""), steps])
 
     @classmethod
-    def parse(cls, text: str) -> Program:
+    def parse(cls, text: str) -> PointwiseProgram:
         """Parse a program from its text."""
         *tensors, numbers, steps = text.split("|")
         columns, rows, sources = (tuple(filter(None, part.split(","))) for part in tensors)
@@ -278,7 +278,7 @@ def trace(
     rows: dict[str, str] | None = None,
     sources: dict[str, str] | None = None,
     numbers: Sequence[str] = (),
-) -> Program:
+) -> PointwiseProgram:
     """Trace a function of a value and of named arguments, in any order, into a program.
 
     ``columns``, ``rows`` and ``sources`` map parameter names to dtypes of tensors. A function may
@@ -329,7 +329,7 @@ def trace(
     if not steps or result.name != f"v{len(steps) - 1}":
         _step(result, "same", [result], NUMBER)
     of_columns, of_rows, of_sources = (tuple(of.values()) for of in (columns, rows, sources))
-    return Program(of_columns, of_rows, of_sources, len(numbers), tuple(steps))
+    return PointwiseProgram(of_columns, of_rows, of_sources, len(numbers), tuple(steps))
 
 
 def _parameters(argument: str, function: Callable[..., Any]) -> list[str]:

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+from layoutconv.view.epilogue import (
+    Activation,
+    Bias,
+    Clamp,
+    Epilogue,
+    EpilogueStep,
+    Residual,
+    Scale,
+)
 from layoutconv.view.gemm_view import GemmView
 
 from . import limits
@@ -98,9 +106,9 @@ class Tensors:
         own = self.held[before : before + p.d.span * itemsize].view(self.kind)
         return own.as_strided(p.d.memory, p.d.strides)
 
-    def _steps(self) -> tuple[list[Step], list[Any]]:
+    def _steps(self) -> tuple[list[EpilogueStep], list[Any]]:
         """The steps of the epilogue, and the tensor or number of each."""
-        p, exact, made, held = self.p, self.p.numbers == "exact", list[Step](), list[Any]()
+        p, exact, made, held = self.p, self.p.numbers == "exact", list[EpilogueStep](), list[Any]()
         for name, word in p.steps:
             value: Any = None
             if name == "scale":

@@ -17,7 +17,7 @@ from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import specialized
 from layoutconv.planning.tma_im2col import is_mapped
-from layoutconv.tensors.tensor_checks import Stored, expected
+from layoutconv.tensors.tensor_checks import ExpectedTensor, expected
 
 from ..exact import integers
 
@@ -36,7 +36,7 @@ def problems(draw: st.DrawFn) -> ConvProblem:
     return ConvProblem((images, *cells, C), (K, *taps), stride, padding, dilation)
 
 
-def as_stored(rows: Tensor, stored: Stored) -> Tensor:
+def as_stored(rows: Tensor, stored: ExpectedTensor) -> Tensor:
     spans = zip(stored.shape, stored.stride, strict=True)
     assert sum((extent - 1) * step for extent, step in spans) < rows.numel()
     return rows.as_strided(stored.shape, stored.stride)

@@ -18,7 +18,7 @@ import torch
 import layoutconv as lc
 from layoutconv.deploy.pack_file import KERNELS, read_pack
 from layoutconv.gpu import select
-from layoutconv.gpu.machines import Planned, machine_of, planned_as
+from layoutconv.gpu.machines import PackMachine, machine_of, planned_as
 from layoutconv.kernels.compile import linked
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
@@ -164,9 +164,9 @@ class TestSparse:
 def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(gpu: Gpu) -> None:
     here = replace(MACHINES[ARCH], sm_count=78, name="here")
     gpu.like(here)
-    with planned_as(Planned(MACHINES[ARCH], {})):
+    with planned_as(PackMachine(MACHINES[ARCH], {})):
         assert machine_of(0) == MACHINES[ARCH]
-        with planned_as(Planned(MACHINES["sm_80"], {})):
+        with planned_as(PackMachine(MACHINES["sm_80"], {})):
             assert machine_of(0) == here  # its kernels do not run here
         assert machine_of(0) == MACHINES[ARCH]
     assert machine_of(0) == here
@@ -181,7 +181,7 @@ def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
     measured = watched("tune_at_need", select.tuning_hook)
 
     def chosen(choices: Any) -> select.KernelChoice:
-        with planned_as(Planned(MACHINES["sm_80"], choices)):
+        with planned_as(PackMachine(MACHINES["sm_80"], choices)):
             return select.choose_kernel(view, torch.float16, 0)
 
     by_model = chosen({})

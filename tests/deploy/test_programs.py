@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.deploy.program import Program, Runner, exported
+from layoutconv.deploy.program import NetworkProgram, ProgramRunner, exported
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from .networks import HALF, IMAGES, ROWS, cloud, dense, equal, sparse
 
 
-def round_trip(net: torch.nn.Module, example: tuple[Tensor, ...], shapes: Any = None) -> Runner:
+def round_trip(
+    net: torch.nn.Module, example: tuple[Tensor, ...], shapes: Any = None
+) -> ProgramRunner:
     """The program of a network, as text and back, on the CPU."""
     program, weights = exported(net, example, shapes)
-    return Runner(Program(*json.loads(json.dumps(program))), weights, "cpu")
+    return ProgramRunner(NetworkProgram(*json.loads(json.dumps(program))), weights, "cpu")
 
 
 @torch.no_grad()
@@ -148,21 +150,21 @@ def test_a_network_that_counts_its_calls_goes_on_counting() -> None:
      "aten.relu", "layoutconv.__class__.default", "aten.__name__.upper", "builtins.eval"],
 )  # fmt: skip
 def test_a_program_has_no_code(target: str) -> None:
-    program = Program([], [], [[target, [], {}]], [], {"tuple": []})
+    program = NetworkProgram([], [], [[target, [], {}]], [], {"tuple": []})
     with pytest.raises(ArgumentError, match=r"`path`: expected operators that this torch"):
-        Runner(program, {}, "cpu")
+        ProgramRunner(program, {}, "cpu")
 
 
 def test_constants_are_what_they_say() -> None:
     """A name of torch is no constant, unless it is of the kind that is said."""
     for kind, name in (("dtype", "load"), ("memory_format", "float16"), ("layout", "no_such")):
-        program = Program([], [], [["aten.zeros.default", [[2], {kind: name}], {}]], [], 0)
-        runner = Runner(program, {}, "cpu")
+        program = NetworkProgram([], [], [["aten.zeros.default", [[2], {kind: name}], {}]], [], 0)
+        runner = ProgramRunner(program, {}, "cpu")
         assert runner._steps[0][1][1] == {kind: name}  # as any other argument, which aten refuses
-    program = Program(
+    program = NetworkProgram(
         [], [], [["aten.zeros.default", [[2]], {"dtype": {"dtype": "float16"}}]], [{"value": 0}], 0
     )
-    assert Runner(program, {}, "cpu")().dtype == HALF
+    assert ProgramRunner(program, {}, "cpu")().dtype == HALF
 
 
 def test_top_level_names() -> None:

@@ -15,7 +15,7 @@ from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentError
-from layoutconv.gpu.depthwise_plan import DotPlan, _Place
+from layoutconv.gpu.depthwise_plan import DotPlan, _StridedPart
 from layoutconv.ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_wgrad
 from layoutconv.tensors.epilogue_in_torch import activate
 from layoutconv.testing.problems import conv_problems
@@ -140,7 +140,7 @@ def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch, gpu):
     view = depthwise_fprop_view(DEPTHWISE)
     plan = object.__new__(DotPlan)  # all but its kernels, which want a GPU
     plan.device, plan.sums, plan.in_torch = 0, torch.float32, True
-    plan.place = _Place.of_view(view)
+    plan.place = _StridedPart.of_view(view)
     plan._launch = partial(execute_cpu, view)
     gpu.says(device=nullcontext)
     epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)

@@ -18,7 +18,7 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.ops.execute import execute
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
 from layoutconv.testing.problems import conv_problems
-from layoutconv.view.epilogue import ACTIVATIONS, Step
+from layoutconv.view.epilogue import ACTIVATIONS, EpilogueStep
 from layoutconv.view.gemm_view import GemmView
 
 from .blocking import blocked
@@ -283,7 +283,7 @@ def test_a_number_that_is_an_array_is_no_sequence_of_steps(number):
 
 
 def test_a_step_that_nobody_knows_is_refused():
-    class Halve(Step):
+    class Halve(EpilogueStep):
         structure = "halve"
 
     with pytest.raises(ArgumentTypeError, match=r"`epilogue`: expected steps: Scale, .* got Halve"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.ops.chunk_sums import sum_chunks
-from layoutconv.ops.sparse_operators import Maps, chunk_of, wgrad
+from layoutconv.ops.sparse_operators import MapTensors, chunk_of, wgrad
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.pair_chunks import chunk_for, slots
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
@@ -48,7 +48,7 @@ def test_chunks_of_any_length_give_the_sum_over_pairs(
                 want[own, tap] += torch.outer(part, x[source].chunk(groups)[k])
     counts = None if counted else Counts(counts_of(index).there, None)
     pairs, none = pairs_of(index, chunk, counts), index.new_empty(0)
-    maps = Maps(index, none, none, none, pairs.outputs, pairs.inputs, pairs.lengths)
+    maps = MapTensors(index, none, none, none, pairs.outputs, pairs.inputs, pairs.lengths)
     assert torch.equal(wgrad(g, x, *maps, (taps,), groups), want)
 
 

@@ -25,7 +25,7 @@ from layoutconv.gpu.packing_choice import (
     wgrad_packings,
 )
 from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
-from layoutconv.ops.dense_passes import Pass, dgrad_pass
+from layoutconv.ops.dense_passes import PassViews, dgrad_pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.structural_zeros import leaves_bounds
@@ -61,12 +61,12 @@ def without_zeros(problem: ConvProblem, x: Tensor, y: Tensor) -> Tensor:
 
 def every_pass(problem: ConvProblem) -> Iterator[tuple[str, Any, str]]:
     """The name of each pass, what computes it, and the operand whose zeros others meet."""
-    direct = Pass((fprop_view(problem),), problem.output)
+    direct = PassViews((fprop_view(problem),), problem.output)
     yield "fprop", direct, ""
     for packed in fprop_packings(problem, HALF):
         yield "fprop", direct._replace(packed=packed), ""
     views = dgrad_views(problem, empty=False)
-    direct = Pass(views, problem.activation, zeroed=True)
+    direct = PassViews(views, problem.activation, zeroed=True)
     yield "dgrad", direct, ""
 
     def views_of(K: int) -> Any:
@@ -80,7 +80,7 @@ def every_pass(problem: ConvProblem) -> Iterator[tuple[str, Any, str]]:
     for columns, of in product((COLUMNS, MORE_COLUMNS), (None, HALF)):
         found = dgrad_pass(*shapes, numbers, columns=columns, of=of)
         yield "dgrad", found, "y" if any(map(leaves_bounds, found.views)) else ""
-    direct = Pass((wgrad_view(problem),), problem.stored_filter)
+    direct = PassViews((wgrad_view(problem),), problem.stored_filter)
     yield "wgrad", direct, ""
     for packed in wgrad_packings(problem, HALF):
         yield "wgrad", direct._replace(packed=packed), "x" if packed.exchanged else ""

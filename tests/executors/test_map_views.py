@@ -263,7 +263,7 @@ def test_what_is_no_usual_map_is_a_view_of_its_own() -> None:
     none = found.index.new_empty(0)
 
     def view(index: Tensor, order: Tensor = none) -> GemmView:
-        maps = executor.Maps(index, order, *[none] * 5)
+        maps = executor.MapTensors(index, order, *[none] * 5)
         return executor.conv_view(maps, 300, 300, MapConv((K, 3, 3, 3, C)))
 
     assert isinstance(view(found.index), MapView)

@@ -10,7 +10,7 @@ import torch
 import layoutconv as lc
 from layoutconv.base.caches import clear_caches
 from layoutconv.ops import dense_calls, recorded
-from layoutconv.ops.formulas import Runner
+from layoutconv.ops.formulas import PassRunner
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return call
 
     of = dense_calls._CALLS
-    runner = Runner(*(noted(name, getattr(of, name)) for name in Runner._fields))
+    runner = PassRunner(*(noted(name, getattr(of, name)) for name in PassRunner._fields))
     monkeypatch.setattr(dense_calls, "_CALLS", runner)
     clear_caches()
     yield ran

@@ -27,7 +27,7 @@ from layoutconv.gpu.packing_choice import (
     packed_wgrad,
     wgrad_packings,
 )
-from layoutconv.ops.dense_passes import Pass, in_memory_order
+from layoutconv.ops.dense_passes import PassViews, in_memory_order
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from layoutconv.view.gemm_view import GemmView
@@ -47,22 +47,22 @@ def as_torch(tensor: Tensor) -> Tensor:
 
 def every_pass(
     problem: ConvProblem, of: Multiplied = HALF
-) -> Iterator[tuple[Pass, Iterator[Packed], Tensor, Tensor]]:
+) -> Iterator[tuple[PassViews, Iterator[Packed], Tensor, Tensor]]:
     x, w, y = (
         integers(*shape, seed=i)
         for i, shape in enumerate((problem.activation, problem.stored_filter, problem.output))
     )
     views: Any = (fprop_view(problem),)
-    yield Pass(views, problem.output), fprop_packings(problem, of), x, w
+    yield PassViews(views, problem.output), fprop_packings(problem, of), x, w
     views = dgrad_views(problem, empty=False)
 
     def views_of(K: int) -> tuple[GemmView, ...]:
         return dgrad_views(replace(problem, filter=(K, *problem.taps)), empty=False)
 
     found = dgrad_packings(problem, views, views_of, of)
-    yield Pass(views, problem.activation, zeroed=True), found, y, w
+    yield PassViews(views, problem.activation, zeroed=True), found, y, w
     views = (wgrad_view(problem),)
-    yield Pass(views, problem.stored_filter), wgrad_packings(problem, of), y, x
+    yield PassViews(views, problem.stored_filter), wgrad_packings(problem, of), y, x
 
 
 @settings(max_examples=40, deadline=None)

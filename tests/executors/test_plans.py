@@ -19,7 +19,7 @@ from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu import select
-from layoutconv.gpu.depthwise_plan import _Place
+from layoutconv.gpu.depthwise_plan import _StridedPart
 from layoutconv.gpu.folding_choice import LINE, arranged_fprop
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
@@ -27,7 +27,7 @@ from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.tensors.tensor_checks import expected
-from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, EpilogueStep, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
 from .addresses import tensor_at
@@ -71,7 +71,7 @@ class StandIn:
             kind = getattr(torch, name)
             return tensor_at(address, kind, (self.view.n * self.view.l,), (1,))
 
-        steps: list[Step] = []
+        steps: list[EpilogueStep] = []
         for word in self.spec.epilogue.split():
             kind, _, tensor = word.partition(":")
             if kind == "scale":
@@ -362,7 +362,7 @@ def test_places_of_sums_without_rows_are_those_in_bounds(offset: int, step: int)
     problems = Layout((1, 2, (C, P)), (0, 1, (2, 2 * C)))
     written = Layout((1, 1, (C, P)), (E(0), E(0), (E(1), step * E(0))))
     d = ComposedLayout(Layout((6, C), (C, 1)), (offset, 0), written)
-    place = _Place.of_view(GemmView(problems, problems, d))
+    place = _StridedPart.of_view(GemmView(problems, problems, d))
     kept = [p for p in range(P) if 0 <= offset + step * p < 6]
     found = place.of(torch.arange(6 * C))
     assert found.tolist() == [[C * (offset + step * p) + c for c in range(C)] for p in kept]
@@ -376,7 +376,7 @@ def test_columns_are_cut_all_at_once_or_refused(offset: int) -> None:
         problems, problems, ComposedLayout(Layout((5, 3), (3, 1)), (0, offset), written)
     )
     if abs(offset) >= 3:
-        assert not _Place.of_view(view).of(torch.arange(15)).numel()
+        assert not _StridedPart.of_view(view).of(torch.arange(15)).numel()
         return
     with pytest.raises(UnsupportedViewError, match="3 columns of D in whole loops"):
-        _Place.of_view(view)
+        _StridedPart.of_view(view)

@@ -18,7 +18,7 @@ from torch import Tensor
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.plan import execute_gpu
 from layoutconv.ops import sparse_calls, sparse_operators
-from layoutconv.ops.sparse_operators import Maps
+from layoutconv.ops.sparse_operators import MapTensors
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.tensors.tensor_checks import allocate, check_epilogue, check_tensors
 
@@ -76,7 +76,7 @@ def arguments(
     cells = Coordinates.of_keys(torch.randperm(12**3)[:rows], (12,) * 3, 1)
     found = MAPS[name](cells)
     made = sparse_operators.tables(found, (C, K), gradients=True)
-    maps = Maps(*(t.clone(memory_format=torch.preserve_format) for t in made))
+    maps = MapTensors(*(t.clone(memory_format=torch.preserve_format) for t in made))
     sides = len(found.inputs), len(found.outputs)
     (read, written), channels = (sides[::-1], C) if transposed else (sides, K)
     x = torch.randn(read, K if transposed else C).half()

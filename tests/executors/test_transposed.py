@@ -16,7 +16,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
-from layoutconv.ops.dense_passes import Pass, dgrad_pass
+from layoutconv.ops.dense_passes import PassViews, dgrad_pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView
@@ -29,7 +29,7 @@ TORCHS = functional.conv_transpose1d, functional.conv_transpose2d, functional.co
 integers = partial(exact.integers, dtype=torch.float64)
 
 
-def transposed(x: Any, w: Any, numbers: tuple[Any, ...], out: Any, columns: int) -> Pass:
+def transposed(x: Any, w: Any, numbers: tuple[Any, ...], out: Any, columns: int) -> PassViews:
     """The pass of a transposed convolution with something behind its sums, as on a GPU."""
     stride, padding, groups = numbers
     rank = len(stride)

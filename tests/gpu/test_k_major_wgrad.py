@@ -13,7 +13,7 @@ from layoutconv.gpu import packing_choice
 from layoutconv.gpu.packing_choice import multiplied_for, wgrad_packings
 from layoutconv.gpu.voxel_runs import voxel_runs
 from layoutconv.ops import dense_passes
-from layoutconv.ops.dense_passes import Pass
+from layoutconv.ops.dense_passes import PassViews
 from layoutconv.ops.epilogue_args import EpilogueArgs
 
 from .. import precision
@@ -73,7 +73,7 @@ def test_every_way(name: str) -> None:
     )[1]
     of = multiplied_for(x)
     assert of is not None
-    direct, tried = Pass((wgrad_view(problem),), problem.stored_filter), 0
+    direct, tried = PassViews((wgrad_view(problem),), problem.stored_filter), 0
     for packed in wgrad_packings(problem, of):
         out = torch.full(direct.shape, torch.nan, device="cuda").movedim(-1, 1)
         direct._replace(packed=packed).compute(y_, x_, EpilogueArgs(), out)

@@ -22,7 +22,7 @@ from layoutconv.gpu.packing_choice import (
     wgrad_packings,
 )
 from layoutconv.gpu.plan import Plan
-from layoutconv.ops.dense_passes import Pass
+from layoutconv.ops.dense_passes import PassViews
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning import legality
 from layoutconv.planning.cost_model import ranked
@@ -141,13 +141,13 @@ def test_every_packing(name: str, dtype: torch.dtype) -> None:
         return dgrad_views(replace(problem, filter=(K, *problem.taps)), empty=False)
 
     passes: Any = [
-        (Pass((fprop_view(problem),), problem.output), fprop_packings(problem, of), x, w, y),
+        (PassViews((fprop_view(problem),), problem.output), fprop_packings(problem, of), x, w, y),
         (
-            Pass(views, problem.activation, zeroed=True),
+            PassViews(views, problem.activation, zeroed=True),
             dgrad_packings(problem, views, views_of, of), grad, w, dx,
         ),
         (
-            Pass((wgrad_view(problem),), problem.stored_filter), wgrad_packings(problem, of),
+            PassViews((wgrad_view(problem),), problem.stored_filter), wgrad_packings(problem, of),
             grad, x, dw,
         ),
     ]  # fmt: skip

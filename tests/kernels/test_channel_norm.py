@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.gpu import channel_norm
-from layoutconv.gpu.channel_norm import ChannelNorm
+from layoutconv.gpu.channel_norm import ChannelNormArgs
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import channel_norm as kernels
@@ -37,7 +37,7 @@ def test_it_is_the_norm_of_each_voxel(
     dtype, C, biased = kind
     simulated.seed = seed
     weight, bias = (numbers(seed + 1 + i, C, dtype=dtype).view(C, 1, 1) for i in range(2))
-    norm = ChannelNorm(weight, bias if biased else None, C**0.5, 1e-12)
+    norm = ChannelNormArgs(weight, bias if biased else None, C**0.5, 1e-12)
     x = images(seed, N, rows, C, dtype=dtype)
     x[0, :, 0] = 0
     assert channel_norm.takes(x, norm)
@@ -52,7 +52,7 @@ def test_it_is_the_norm_of_each_voxel(
 def test_what_is_not_a_number_stays_in_its_voxel(simulated: Launches) -> None:
     x = images(0, 2, 30, 8, dtype=torch.float32)
     x[1, 5, 7], x[0, 2, 3] = torch.nan, torch.inf
-    norm = ChannelNorm(torch.ones(8), None, 1.0, 1e-12)
+    norm = ChannelNormArgs(torch.ones(8), None, 1.0, 1e-12)
     found = channel_norm.normalised(x, norm)
     assert torch.equal(found.isnan(), torch.nn.functional.normalize(x, dim=1).isnan())
 
@@ -60,10 +60,10 @@ def test_what_is_not_a_number_stays_in_its_voxel(simulated: Launches) -> None:
 def test_a_kernel_takes_weights_of_the_dtype_of_images() -> None:
     x = images(0, 1, 4, 8, dtype=torch.float16)
     weight = torch.ones(8, dtype=torch.float16)
-    assert channel_norm.takes(x, ChannelNorm(weight, None, 1.0, 1e-12))
+    assert channel_norm.takes(x, ChannelNormArgs(weight, None, 1.0, 1e-12))
     for wrong in weight.float(), weight[:4]:
-        assert not channel_norm.takes(x, ChannelNorm(wrong, None, 1.0, 1e-12))
-    norm = ChannelNorm(weight, None, 1.0, 1e-12)
+        assert not channel_norm.takes(x, ChannelNormArgs(wrong, None, 1.0, 1e-12))
+    norm = ChannelNormArgs(weight, None, 1.0, 1e-12)
     assert not channel_norm.takes(x.contiguous(), norm)
     assert not channel_norm.takes(x, norm._replace(least=0.0))
 

@@ -16,7 +16,7 @@ from layoutconv.conv.stride_folding import folded_fprop_view, folds
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.structural_zeros import COLUMNS, Blocks, Columns, Run, runs_of
+from layoutconv.planning.structural_zeros import COLUMNS, BlockRange, ColumnRange, KTileRun, runs_of
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import is_mapped
 from layoutconv.view.gemm_view import GemmView
@@ -30,18 +30,20 @@ F16, F32 = torch.float16, torch.float32
 TILE = specialized((64, 128, 64), (4, 1), 2, Load.TMA_WARP)
 
 
-def present(there: torch.Tensor, tile: TileConfig, k: int, block: int) -> tuple[Columns, Blocks]:
+def present(
+    there: torch.Tensor, tile: TileConfig, k: int, block: int
+) -> tuple[ColumnRange, BlockRange]:
     """From the first instruction's columns, of a k-tile at column k of A, to the last of those for
     which some of B is there; and so of its blocks of some elements."""
     of_tile = there[:, k : k + tile.k]
     columns, blocks = (torch.nonzero(of_tile.any(mode)).flatten() for mode in (1, 0))
     if not len(columns):
-        return Columns(0, 0), Blocks(0, 0)
+        return ColumnRange(0, 0), BlockRange(0, 0)
     first, last = (int(c) // COLUMNS * COLUMNS for c in (columns[0], columns[-1]))
     past = last + COLUMNS
     least, most = int(blocks[0]) // block, int(blocks[-1]) // block
-    some = Columns(first, (tile.n if past >= len(there) else past) - first)
-    return some, Blocks(least, most + 1 - least)
+    some = ColumnRange(first, (tile.n if past >= len(there) else past) - first)
+    return some, BlockRange(least, most + 1 - least)
 
 
 @settings(max_examples=80, deadline=None)
@@ -72,7 +74,7 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
         return
     starts, there = range(0, view.k // tile.halo_taps, tile.k), located(view.b, view.n, view.k)[1]
     block = 32 // dtype.itemsize
-    every = Columns(0, tile.n), Blocks(0, tile.k // block)
+    every = ColumnRange(0, tile.n), BlockRange(0, tile.k // block)
     want = {
         k: [present(there, tile, k + tap * window.columns, block) for tap in range(tile.halo_taps)]
         for k in starts
@@ -141,7 +143,7 @@ def test_views_without_such_columns() -> None:
         assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
     assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
     first, *_ = runs_of(view, spec_of(view, F16, TILE, "sm_90a"))
-    assert first == Run(128, 2, 64, (Columns(0, 128),), (Blocks(0, 4),))
+    assert first == KTileRun(128, 2, 64, (ColumnRange(0, 128),), (BlockRange(0, 4),))
 
 
 @pytest.mark.parametrize("C", [8, 16, 24, 32, 40, 48, 64, 128])

@@ -20,9 +20,9 @@ from layoutconv.view.epilogue import (
     Bias,
     Clamp,
     Epilogue,
+    EpilogueStep,
     Residual,
     Scale,
-    Step,
 )
 from layoutconv.view.gemm_view import GemmView
 
@@ -39,7 +39,9 @@ from .launcher import (
     tile_of,
 )
 
-Make = Callable[[int, Sequence[int]], Sequence[Step]]  # of the number of columns, the shape of D
+Make = Callable[
+    [int, Sequence[int]], Sequence[EpilogueStep]
+]  # of the number of columns, the shape of D
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 PROBLEM = ConvProblem((2, 5, 6, 24), (40, 3, 2), padding=1)
@@ -253,8 +255,8 @@ def test_an_activation_between_other_steps(name: str) -> None:
     kind = KINDS[number % len(KINDS)]
     view = list(VIEWS.values())[number % len(VIEWS)]
 
-    def steps(n: int, shape: Sequence[int]) -> list[Step]:
-        found: list[Step] = [
+    def steps(n: int, shape: Sequence[int]) -> list[EpilogueStep]:
+        found: list[EpilogueStep] = [
             Scale(0.03), Bias(torch.linspace(-1, 1, n)), Activation(name, 0.2), Clamp(-1.5, 2.0)
         ]  # fmt: skip
         if number % 2:

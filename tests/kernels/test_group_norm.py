@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layoutconv.gpu import group_norm
-from layoutconv.gpu.group_norm import GroupNorm
+from layoutconv.gpu.group_norm import GroupNormArgs
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import group_norm as kernels
@@ -48,7 +48,7 @@ def images(seed: int, N: int, rows: int, C: int, dtype: torch.dtype, mean: float
     return (numbers(seed, N, rows, C, dtype=torch.float32) + mean).to(dtype).movedim(-1, 1)
 
 
-def definition(x: Tensor, norm: GroupNorm, grad: Tensor) -> list[Tensor]:
+def definition(x: Tensor, norm: GroupNormArgs, grad: Tensor) -> list[Tensor]:
     """The result, and the gradients of images, weight and bias, in float64."""
     C = x.shape[1]
     given = torch.ones(C), torch.zeros(C)
@@ -61,7 +61,7 @@ def definition(x: Tensor, norm: GroupNorm, grad: Tensor) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, leaves, grad.double())]
 
 
-def check(x: Tensor, norm: GroupNorm, grad: Tensor) -> None:
+def check(x: Tensor, norm: GroupNormArgs, grad: Tensor) -> None:
     assert group_norm.takes(x, norm)
     y, dx, dw, db = definition(x, norm, grad)
     out, statistics = group_norm.normalised(x, norm)
@@ -101,7 +101,7 @@ def test_it_is_the_norm_of_each_image_and_group(
     weight = bias = None
     if of_parameters is not None:
         weight, bias = numbers(seed + 1, 2, C, dtype=of_parameters)
-    norm = GroupNorm(groups, weight, bias, 1e-3, activation, 0.2, stored)
+    norm = GroupNormArgs(groups, weight, bias, 1e-3, activation, 0.2, stored)
     grad = images(seed + 2, N, rows, C, dtype=stored)
     check(images(seed, N, rows, C, dtype=dtype, mean=mean), norm, grad)
 
@@ -109,14 +109,14 @@ def test_it_is_the_norm_of_each_image_and_group(
 @pytest.mark.parametrize(("C", "groups"), [(320, 32), (128, 1), (96, 96)])
 def test_groups_span_blocks_of_columns(simulated: Launches, C: int, groups: int) -> None:
     weight, bias = numbers(1, 2, C, dtype=torch.float32)
-    norm = GroupNorm(groups, weight, bias, 1e-5, "silu", 0.0, torch.float16)
+    norm = GroupNormArgs(groups, weight, bias, 1e-5, "silu", 0.0, torch.float16)
     shape = 2, 70, C
     check(images(2, *shape, dtype=torch.float16), norm, images(3, *shape, dtype=torch.float16))
 
 
 def test_results_do_not_depend_on_which_cta_is_first(simulated: Launches) -> None:
     x, grad = (images(seed, 3, 500, 24, dtype=torch.float16) for seed in range(2))
-    norm = GroupNorm(3, None, None, 1e-5, None, 0.0, torch.float16)
+    norm = GroupNormArgs(3, None, None, 1e-5, None, 0.0, torch.float16)
     found = []
     for seed in 0, 7:
         simulated.seed = seed
@@ -128,7 +128,7 @@ def test_results_do_not_depend_on_which_cta_is_first(simulated: Launches) -> Non
 def test_what_is_not_a_number_stays_in_its_group(simulated: Launches) -> None:
     x = images(0, 2, 40, 8, dtype=torch.float32)
     x[1, 5, 7] = torch.nan
-    norm = GroupNorm(4, None, None, 1e-5, "relu", 0.0, torch.float32)
+    norm = GroupNormArgs(4, None, None, 1e-5, "relu", 0.0, torch.float32)
     out, statistics = group_norm.normalised(x, norm)
     wrong = torch.zeros(2, 8, dtype=torch.bool)
     wrong[1, 4:6] = True
@@ -141,7 +141,7 @@ def test_autograd_goes_through_any_number_of_times(simulated: Launches) -> None:
     """Results may be written to, as by ``ReLU(inplace=True)``; gradients come in any memory."""
     x = images(0, 2, 50, 6, dtype=torch.float32).requires_grad_()
     weight, bias = (numbers(1 + i, 6, dtype=torch.float32).requires_grad_() for i in range(2))
-    norm = GroupNorm(2, weight, bias, 1e-3, "silu", 0.0, torch.float32)
+    norm = GroupNormArgs(2, weight, bias, 1e-3, "silu", 0.0, torch.float32)
     leaves, found = (x, weight, bias), []
     for function in on_kernels, by_torch:
         y = function(x, norm).mul_(2.0)
@@ -159,7 +159,7 @@ def test_batches_of_gradients(simulated: Launches) -> None:
     """As ``torch.autograd.functional.jacobian(vectorize=True)`` asks for; kernels take none."""
     x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
     weight, bias = (numbers(1 + i, 6, dtype=torch.float32).requires_grad_() for i in range(2))
-    norm = GroupNorm(2, weight, bias, 1e-3, "silu", 0.0, torch.float32)
+    norm = GroupNormArgs(2, weight, bias, 1e-3, "silu", 0.0, torch.float32)
     grads = numbers(3, 4, 2, 6, 20, dtype=torch.float32)
     found = [
         torch.autograd.grad(f(x, norm), (x, weight, bias), grads, is_grads_batched=True)
@@ -171,14 +171,14 @@ def test_batches_of_gradients(simulated: Launches) -> None:
 
 def test_a_gradient_that_is_to_be_negated(simulated: Launches) -> None:
     x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
-    norm, grad = GroupNorm(2, None, None, 1e-3, "silu", 0.0, torch.float32), torch.ones_like(x)
+    norm, grad = GroupNormArgs(2, None, None, 1e-3, "silu", 0.0, torch.float32), torch.ones_like(x)
     y = on_kernels(x, norm)
     (plain,) = torch.autograd.grad(y, x, grad, retain_graph=True)
     (found,) = torch.autograd.grad(y, x, torch._neg_view(grad))
     torch.testing.assert_close(found, -plain, rtol=1e-4, atol=1e-5)
 
 
-def by_torch(x: Tensor, norm: GroupNorm) -> Tensor:
+def by_torch(x: Tensor, norm: GroupNormArgs) -> Tensor:
     y = functional.group_norm(x, norm.groups, norm.weight, norm.bias, norm.eps)
     return functional.silu(y)
 

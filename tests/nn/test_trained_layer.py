@@ -22,7 +22,7 @@ import layoutconv as lc
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.compat.spconv.pytorch import conv as compat_conv
 from layoutconv.gpu import row_norm as launches
-from layoutconv.gpu.row_norm import Norm, Planned
+from layoutconv.gpu.row_norm import Norm, NormPlan
 from layoutconv.nn import Residual, Sequential, fused_modules, row_norm, trained_layer
 from layoutconv.nn.fused_norm import fused
 from layoutconv.nn.trained_layer import TRAINED, TrainedLayer
@@ -34,7 +34,7 @@ C = 8
 SHAPE = [9, 8, 7]
 
 
-def forward(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, norm: Norm, plan: NormPlan | None = None) -> tuple[Tensor, Tensor]:
     """A norm's kernels forward, and what they keep."""
     assert norm.running is not None
     wide = x.float()
@@ -51,7 +51,7 @@ def forward(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor,
 
 
 def backward(
-    x: Tensor, norm: Norm, out: Tensor | None, kept: Tensor, grad: Tensor, plan: Planned
+    x: Tensor, norm: Norm, out: Tensor | None, kept: Tensor, grad: Tensor, plan: NormPlan
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """And backward."""
     own = grad.float() if out is None else grad.float() * (out > 0)

@@ -18,7 +18,7 @@ from layoutconv import pointwise as pw
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.tensors.traced_in_torch import run_program
 from layoutconv.view.epilogue import Epilogue, counts_rows, is_by_row, programs_of
-from layoutconv.view.traced import OPERATIONS, Program, trace
+from layoutconv.view.traced import OPERATIONS, PointwiseProgram, trace
 
 
 def of_one_name(ours: Any, *names: str) -> dict[str, tuple[Any, Any]]:
@@ -90,7 +90,7 @@ def test_a_program_computes_what_its_function_says(expression: Any) -> None:
     program = trace(
         function, {"bias": "float64"}, {"weight": "float64"}, {"skip": "float64"}, ["by"]
     )
-    assert Program.parse(program.text) == program
+    assert PointwiseProgram.parse(program.text) == program
     tensors = [named["bias"], named["weight"], named["skip"]]
     got = run_program(program, named["x"], tensors, (0.75,), (rows, columns))
     by = torch.tensor(0.75, dtype=torch.float64)

@@ -14,7 +14,7 @@ from typing import Any
 import cutlass.cute as cute
 
 from layoutconv.view.epilogue import POINTWISE, is_by_row, programs_of
-from layoutconv.view.traced import Program
+from layoutconv.view.traced import PointwiseProgram
 
 from .convert import converted
 from .instructions import greatest, least, relu
@@ -110,7 +110,7 @@ def _read(places: Places, given: dict[str, tuple[str, Any]], name: str) -> Any:
 
 
 def _given(
-    program: Program, number: Iterator[Any], vectors: Iterator[int], sources: Iterator[int]
+    program: PointwiseProgram, number: Iterator[Any], vectors: Iterator[int], sources: Iterator[int]
 ) -> dict[str, tuple[str, Any]]:
     """Return the kind of each of a program's operands, by name, with its number or scalar."""
     found: dict[str, tuple[str, Any]] = {"row": ("row", 0), "column": ("column", 0)}

@@ -9,7 +9,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 
-from layoutconv.view.traced import Program
+from layoutconv.view.traced import PointwiseProgram
 
 from .instructions import greatest, in_registers, least
 
@@ -19,7 +19,7 @@ _math: Any = cute.math
 LOG2_E = 1.4426950408889634
 
 
-def run_program(program: Program, x: Vector, given: Callable[[str], Any]) -> Vector:
+def run_program(program: PointwiseProgram, x: Vector, given: Callable[[str], Any]) -> Vector:
     """Run a program on ``x``. ``given(name)`` is an operand: a vector like ``x`` for tensors and
     coordinates, a scalar for numbers.
 

@@ -42,11 +42,11 @@ class Beside(Protocol):
     def join(self) -> None: ...
 
 
-class _OfThread(threading.local):
+class _PlanOfThread(threading.local):
     plan: RowCount | FixedRows | None = None
 
 
-_of_thread = _OfThread()
+_of_thread = _PlanOfThread()
 _anywhere: list[Any] = []  # rows that are fixed in some thread
 
 
@@ -85,7 +85,7 @@ def poisoned(features: Tensor, cells: Coordinates) -> Tensor:
     return features.masked_fill(absent, found.poison)
 
 
-class _Plan:
+class _RowPlan:
     @contextmanager
     def in_effect(self) -> Iterator[None]:
         """Put the plan into effect in this thread."""
@@ -96,7 +96,7 @@ class _Plan:
             _of_thread.plan = before
 
 
-class RowCount(_Plan):
+class RowCount(_RowPlan):
     """The number of rows of every level of an eager call.
 
     Attributes:
@@ -135,7 +135,7 @@ class RowCount(_Plan):
             self.keys.append(key)
 
 
-class FixedRows(_Plan):
+class FixedRows(_RowPlan):
     """A fixed number of rows for every level, in the order of :class:`RowCount`.
 
     Args:
