@@ -30,7 +30,7 @@ from layoutconv.base.cache_folder import cache_directory
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
-from layoutconv.drawing.workers import Worker
+from layoutconv.drawing.workers import RequestWorker
 from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
@@ -295,7 +295,7 @@ def test_a_worker_leaves_bytecode_where_its_parent_does(
 ) -> None:
     """Else it left half of a file behind while the disk above was full, which Python reads."""
     monkeypatch.setattr(sys, "dont_write_bytecode", not kept)
-    worker = Worker(1 << 30)
+    worker = RequestWorker(1 << 30)
     try:
         assert ("-B" in worker._process.args) is not kept
     finally:

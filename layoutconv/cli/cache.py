@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..planning.tile import TileConfig
 
 
-class Kept(NamedTuple):
+class CacheContents(NamedTuple):
     """The cache folder's contents: kernels, choices, leftovers of interrupted processes."""
 
     kernels: list[Kernel]
@@ -101,14 +101,14 @@ def clear(only: str | None) -> None:
     )
 
 
-def kept_files() -> Kept:
+def kept_files() -> CacheContents:
     """Return the files of this package in the cache folder."""
     folder = cache_directory()
     choices = sorted(folder.glob("tuned/*/*/*.json"))
-    return Kept(cache_folder.kernels(folder), choices, cache_folder.leftovers(folder))
+    return CacheContents(cache_folder.kernels(folder), choices, cache_folder.leftovers(folder))
 
 
-def _summary(found: Kept) -> str:
+def _summary(found: CacheContents) -> str:
     """Describe the kernels: their number, size, size limit, versions and dates."""
     from ..kernels.compile.store import current_version
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Extents, NewFile
+from .options import ExtentsParam, NewFile
 from .targets import called, load_target
 from .text_table import as_json, print_json, print_pairs, print_table
 from .timeline_text import as_facts, lanes, sentences, some
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..view.gemm_view import GemmView
 
 ARCHITECTURES = "sm_80", "sm_86", "sm_89", "sm_90a"
-_SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
+_SHAPE = ExtentsParam("extents such as 2,32,64,64,64", 2, 5)
 
 
 @click.command(

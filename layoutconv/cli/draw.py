@@ -10,7 +10,7 @@ import click
 from ..algebra import copy_names, mfma_names, mma_names
 from ..drawing.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
 from ..drawing.static_gallery import write_gallery
-from .options import Tile
+from .options import TileParam
 
 
 def _atoms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -52,7 +52,7 @@ examples:
     help="Format of a file whose suffix names none.",
 )  # fmt: skip
 @click.option(
-    "--tv", type=Tile(), metavar="M,N",
+    "--tv", type=TileParam(), metavar="M,N",
     help="(thread, value) layout of an M x N tile; or the tile's layout in shared memory.",
 )  # fmt: skip
 @click.option("--row", type=int, metavar="M", help="Mark the cells that this row of a view reads.")

@@ -50,7 +50,7 @@ class Pattern(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Extents(click.ParamType):
+class ExtentsParam(click.ParamType):
     """Integers, separated by commas or ``x``, such as 2,32,64 or 16x8."""
 
     name = "extents"
@@ -67,7 +67,7 @@ class Extents(click.ParamType):
         return tuple(map(int, found))
 
 
-class Tile(Extents):
+class TileParam(ExtentsParam):
     """Two extents, or a layout in its notation, which the command evaluates."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import click
 
 from . import bench, tune_zoo
 from .cache import tile_text
-from .options import Extents, Finite, Pattern
+from .options import ExtentsParam, Finite, Pattern
 from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SHORT = {
 }  # fmt: skip
 
 
-_SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
+_SHAPE = ExtentsParam("extents such as 2,32,64,64,64", 2, 5)
 
 
 @click.command(

@@ -27,7 +27,7 @@ _FAR = 1 << 62  # beyond every row: bound of a row that reads nothing
 _PLANS: BoundedCache[Any, Any] = BoundedCache("halo plans", entries=512, nbytes=4 << 20)
 
 
-class Reads(NamedTuple):
+class ReadRange(NamedTuple):
     """The rows that each written row reads: from ``low`` on, and before ``high``.
 
     Both are int64, one number per written row. Bounds follow from the view and include padding,
@@ -44,14 +44,14 @@ class Reads(NamedTuple):
         part = slice(rows.start, rows.stop)
         return int(self.low[part].min()), int(self.high[part].max())
 
-    def inside(self, extent: int) -> Reads:
+    def inside(self, extent: int) -> ReadRange:
         """Return the bounds without the padding around a tensor of ``extent`` rows."""
         low, high = self.low.clamp(min=0), self.high.clamp(max=extent)
         nothing = high <= low
-        return Reads(low.masked_fill(nothing, _FAR), high.masked_fill(nothing, -_FAR))
+        return ReadRange(low.masked_fill(nothing, _FAR), high.masked_fill(nothing, -_FAR))
 
 
-def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
+def reads(views: Sequence[GemmView], mode: int, written: int) -> ReadRange:
     """Return the rows of ``a`` that each of the ``written`` rows of ``d`` reads, along ``mode``.
 
     ``views`` together write the result. Their ``a`` and ``d`` are stored as ``(N, *spatial, C)``;
@@ -81,7 +81,7 @@ def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
         rows, reading = rows + _offset(view.d, mode), reading + _offset(view.a, mode)
         low[rows] = torch.minimum(low[rows], reading + least)
         high[rows] = torch.maximum(high[rows], reading + most + 1)
-    return Reads(low, high)
+    return ReadRange(low, high)
 
 
 def _along(operand: OperandLayout, which: int, mode: int) -> list[Tensor]:
@@ -133,7 +133,7 @@ class HaloPlan(NamedTuple):
     exchanged: bool  # whether any rank sends anything
 
 
-class Split(NamedTuple):
+class SplitMode(NamedTuple):
     """A spatial mode that is cut into slabs: the ranks' bounds, and this rank.
 
     ``activation`` and ``output`` end with the mode's extents.
@@ -146,11 +146,11 @@ class Split(NamedTuple):
 
 
 @kept_in(_PLANS)
-def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
+def fprop_plan(problem: ConvProblem, split: SplitMode) -> HaloPlan:
     """Return the plan of the forward pass.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
-    >>> plan = fprop_plan(problem, Split(0, (0, 4, 8), (0, 4, 8), rank=0))
+    >>> plan = fprop_plan(problem, SplitMode(0, (0, 4, 8), (0, 4, 8), rank=0))
     >>> plan.inner.rows, [part.rows for part in plan.outer], plan.far, plan.send
     (range(0, 3), [range(3, 4)], range(4, 5), (range(0, 0), range(3, 4)))
     """
@@ -162,11 +162,11 @@ def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
 
 
 @kept_in(_PLANS)
-def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
+def dgrad_plan(problem: ConvProblem, split: SplitMode) -> HaloPlan:
     """Return the plan of the activation's gradient, which reads the output's gradient.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
-    >>> dgrad_plan(problem, Split(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
+    >>> dgrad_plan(problem, SplitMode(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
     False
     """
     mode = split.mode
@@ -177,7 +177,7 @@ def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
 
 
 @remembered(256)
-def fprop_reads(problem: ConvProblem, mode: int) -> Reads:
+def fprop_reads(problem: ConvProblem, mode: int) -> ReadRange:
     """Return the rows of the activation that each row of the output reads, with padding."""
     return reads([fprop_view(problem)], mode, problem.output_spatial[mode])
 
@@ -198,7 +198,7 @@ def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> t
 
 
 def _plan(
-    found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any
+    found: ReadRange, held: Sequence[int], written: Sequence[int], rank: int, part: Any
 ) -> HaloPlan:
     """Make a plan from the rows read inside the tensor; ``part`` makes a :class:`HaloPart`."""
     slabs = [range(*ends) for ends in pairwise(held)]
@@ -229,7 +229,7 @@ def _plan(
     )
 
 
-def _halo(found: Reads, own: range, rows: range) -> tuple[range, range]:
+def _halo(found: ReadRange, own: range, rows: range) -> tuple[range, range]:
     """Return the rows before and after ``own`` that a rank needs to write ``rows``."""
     low, high = found.of(rows)
     near = range(low, min(own.start, high))
@@ -250,7 +250,7 @@ def _common(slab: range, *sides: range) -> range:
 
 
 def _fprop_part(
-    problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range
+    problem: ConvProblem, mode: int, windows: ReadRange, found: ReadRange, rows: range
 ) -> HaloPart:
     """Return the part that computes ``rows`` of the output; reads outside ``found`` are padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
@@ -260,7 +260,7 @@ def _fprop_part(
     return HaloPart(rows, range(start, stop), 0, _with(problem, mode, *numbers))
 
 
-def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> HaloPart:
+def _dgrad_part(problem: ConvProblem, mode: int, found: ReadRange, rows: range) -> HaloPart:
     """Return the part for ``rows`` of the activation, whose output is the voxels that read them.
 
     Its first cell lies ``near`` cells after the start of the first voxel's window. If no voxel

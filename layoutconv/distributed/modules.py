@@ -15,7 +15,7 @@ from . import functional
 from .slab import Slab, checked_slab
 
 
-class _Split:
+class _SplitConv:
     """Mixin of split modules, beside torch's base class."""
 
     _split: Any
@@ -60,7 +60,7 @@ class _Split:
         return f"{super().extra_repr()}, slab={self.slab}"  # type: ignore[misc]
 
 
-class Conv1d(_Split, nn.Conv1d):
+class Conv1d(_SplitConv, nn.Conv1d):
     """:class:`layoutconv.nn.Conv1d` of a split signal, by :func:`conv1d`. As :class:`Conv3d`.
 
     >>> Conv1d(4, 8, 3, slab=Slab(100)).output_slab.extent
@@ -70,7 +70,7 @@ class Conv1d(_Split, nn.Conv1d):
     _split = staticmethod(functional.conv1d)
 
 
-class Conv2d(_Split, nn.Conv2d):
+class Conv2d(_SplitConv, nn.Conv2d):
     """:class:`layoutconv.nn.Conv2d` of a split image, by :func:`conv2d`. As :class:`Conv3d`.
 
     >>> Conv2d(4, 8, 3, padding="same", slab=Slab(100, mode=1)).output_slab.extent
@@ -80,7 +80,7 @@ class Conv2d(_Split, nn.Conv2d):
     _split = staticmethod(functional.conv2d)
 
 
-class Conv3d(_Split, nn.Conv3d):
+class Conv3d(_SplitConv, nn.Conv3d):
     """:class:`layoutconv.nn.Conv3d` of a split volume, by :func:`conv3d`, with its limits.
 
     The arguments are torch's, without ``padding_mode``, which is zeros. ``slab`` says how the input

@@ -112,7 +112,7 @@ def subm_conv(
     return input.replace(y)
 
 
-class _Split:
+class _SplitSubmConv:
     """Mixin whose forward pass replaces that of the unsplit module."""
 
     def forward(self: Any, input: SparseTensor) -> SparseTensor:
@@ -123,15 +123,15 @@ class _Split:
         )  # fmt: skip
 
 
-class SubmConv1d(_Split, nn.SubmConv1d):  # type: ignore[misc]
+class SubmConv1d(_SplitSubmConv, nn.SubmConv1d):  # type: ignore[misc]
     """:class:`layoutconv.nn.SubmConv1d` of a split cloud. As :class:`SubmConv3d`."""
 
 
-class SubmConv2d(_Split, nn.SubmConv2d):  # type: ignore[misc]
+class SubmConv2d(_SplitSubmConv, nn.SubmConv2d):  # type: ignore[misc]
     """:class:`layoutconv.nn.SubmConv2d` of a split cloud. As :class:`SubmConv3d`."""
 
 
-class SubmConv3d(_Split, nn.SubmConv3d):  # type: ignore[misc]
+class SubmConv3d(_SplitSubmConv, nn.SubmConv3d):  # type: ignore[misc]
     """:class:`layoutconv.nn.SubmConv3d` of a split cloud, by :func:`subm_conv`.
 
     It has the limits of that function, and the arguments and state of the unsplit module. Ranks
@@ -146,5 +146,5 @@ class SubmConv3d(_Split, nn.SubmConv3d):  # type: ignore[misc]
     """
 
 
-class SubmConv4d(_Split, nn.SubmConv4d):  # type: ignore[misc]
+class SubmConv4d(_SplitSubmConv, nn.SubmConv4d):  # type: ignore[misc]
     """:class:`layoutconv.nn.SubmConv4d` of a split cloud. As :class:`SubmConv3d`."""

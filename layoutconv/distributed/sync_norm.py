@@ -140,7 +140,7 @@ class SyncBatchNorm(_BatchNorm):
         if made is not None:
             return made
         of = there, self.weight, self.bias, self.eps, norm.ranks or Ranks(None, 1)
-        y, mean, variance, count = _OverRanks.apply(features, *of)
+        y, mean, variance, count = _NormOverRanks.apply(features, *of)
         if self.training and self.running_mean is not None:
             with torch.no_grad():
                 remember(self, mean, variance, count)
@@ -202,7 +202,7 @@ NORMS.add(SyncBatchNorm)  # in evaluation fused into the launch before it
 trained_norm.NORMS.add(SyncBatchNorm)  # in training fused with the layers after it
 
 
-class _OverRanks(torch.autograd.Function):
+class _NormOverRanks(torch.autograd.Function):
     """The norm with statistics of all ranks; also returns mean, variance and count."""
 
     @staticmethod

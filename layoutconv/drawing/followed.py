@@ -29,7 +29,7 @@ from .expression import Applied, operations
 from .figure import Cell, Figure, label, plain
 from .layouts import covers
 from .palette import by_rank, wheel
-from .step import Panel, Step
+from .step import DrawnStep, StepPanel
 
 _MOST = 1 << 14  # positions that are evaluated one by one, to colour them by tile
 DIVIDES = "logical_divide", "zipped_divide", "tiled_divide", "flat_divide"
@@ -58,7 +58,7 @@ def _bounds(a: Any) -> Any:
     return a.size() if isinstance(a, Swizzle) else plain(a.shape)
 
 
-def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
+def composition_steps(applied: Applied, limit: int) -> list[DrawnStep] | None:
     """Return the steps of ``A @ B``: B, A, the result or the failure; None if B is no layout."""
     a, b = applied.operands
     through = b
@@ -94,18 +94,18 @@ def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
         return replace(cell, fill=_fill(fills, cell), mark=_fact(cell, "index") == str(witness))
 
     entry = "inner" if isinstance(a, Swizzle) else "index"
-    b_panel = Panel("B", _redrawn(draw(through, limit=limit, title=f"B = {through}"), of_b))
-    a_panel = Panel("A", _redrawn(replace(figures[0], title=f"A = {a}"), of_a))
+    b_panel = StepPanel("B", _redrawn(draw(through, limit=limit, title=f"B = {through}"), of_b))
+    a_panel = StepPanel("A", _redrawn(replace(figures[0], title=f"A = {a}"), of_a))
     name = "R" if error is None else "best"
-    r_panel = Panel(name, _redrawn(replace(figures[1], title=f"{name} = {result}"), of_r))
+    r_panel = StepPanel(name, _redrawn(replace(figures[1], title=f"{name} = {result}"), of_r))
     to_a, to_r = (0, "position", 1, entry), (0, "index", 2, "index")
     given = "" if isinstance(b, Layout) else f" Here B is {text(b)}, mode by mode of A."
-    first = Step(
+    first = DrawnStep(
         "A @ B: first B",
         f"`A @ B` maps a coordinate c to `A(B(c))`. B says which position of A that is.{given}",
         (b_panel,),
     )
-    second = Step(
+    second = DrawnStep(
         "A @ B: then A",
         "A says what is at that position. Point at a cell to follow it; a cell of B has the colour "
         "of the cell of A that it leads to.",
@@ -121,7 +121,7 @@ def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
         title, sentence = "where it goes wrong", f"{proof(error)} The cells with a border show it."
     panels = (b_panel, a_panel, r_panel)
     account = _account("composition", a, through)
-    third = Step(f"A @ B: {title}", sentence, panels, (to_a, to_r), account)
+    third = DrawnStep(f"A @ B: {title}", sentence, panels, (to_a, to_r), account)
     return [first, second, third]
 
 
@@ -143,7 +143,7 @@ def proof(error: LayoutError) -> str:
     )
 
 
-def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
+def divide_steps(applied: Applied, limit: int) -> list[DrawnStep] | None:
     """Return the steps of a division: the layout, the tile and its complement, then the result.
 
     None if the divided object, or the tiler, is not a layout.
@@ -159,11 +159,15 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
 
     whole = draw(a, limit=limit, title=f"A = {a}")
     found = [
-        Step(f"{name}: what is divided", f"A is cut into tiles by {written}.", (Panel("A", whole),))
+        DrawnStep(
+            f"{name}: what is divided",
+            f"A is cut into tiles by {written}.",
+            (StepPanel("A", whole),),
+        )
     ]
     if not by_mode:
         tile = tiler if isinstance(tiler, Layout) else Layout(tiler)
-        panels = [Panel("tile", draw(tile, limit=limit, title=f"tile = {tile}"))]
+        panels = [StepPanel("tile", draw(tile, limit=limit, title=f"tile = {tile}"))]
         sentence = "The tile says which positions of A the first tile takes."
         try:
             rest = complement(tile, a.size())
@@ -171,16 +175,18 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
                 f" Its complement in the {a.size()} positions of A says where tiles begin: "
                 f"`{rest}`."
             )
-            panels.append(Panel("rest", draw(rest, limit=limit, title=f"rest = {rest}")))
+            panels.append(StepPanel("rest", draw(rest, limit=limit, title=f"rest = {rest}")))
         except LayoutError as none:
             sentence += f" It has no complement: {none}"
-        found.append(Step(f"{name}: the tile, and the rest", sentence, tuple(panels)))
+        found.append(DrawnStep(f"{name}: the tile, and the rest", sentence, tuple(panels)))
     through, error = positions.through, applied.error
     result, witness = applied.result, None
     if through is not None and error is not None and proof(error):
         result, witness = error.best, int(crd2idx(error.witness, through.shape))
     if through is None or result is None:
-        found.append(Step(f"{name}: where it goes wrong", str(error), (Panel("A", whole),)))
+        found.append(
+            DrawnStep(f"{name}: where it goes wrong", str(error), (StepPanel("A", whole),))
+        )
         return found
 
     def of_p(cell: Cell) -> Cell:
@@ -202,10 +208,10 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
         return replace(cell, fill=fill, mark=index == witness)
 
     letter = "R" if error is None else "best"
-    p = Panel("P", _redrawn(draw(through, limit=limit, title=f"P = {through}"), of_p))
-    cut = Panel("A", _redrawn(whole, of_a))
+    p = StepPanel("P", _redrawn(draw(through, limit=limit, title=f"P = {through}"), of_p))
+    cut = StepPanel("A", _redrawn(whole, of_a))
     drawn = draw(result, limit=limit, title=f"{letter} = {result}")
-    r = Panel(letter, _redrawn(drawn, of_r))
+    r = StepPanel(letter, _redrawn(drawn, of_r))
     colours = " Each tile has a colour." if tiles else ""
     if tiles and through.size() > a.size():
         colours += " Cells without one lie beyond A: the tiles do not divide it."
@@ -217,13 +223,13 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
         title, last = "where it goes wrong", f"{proof(error)} The cells with a border show it."
     account = "" if by_mode or name != "logical_divide" else _account(name, a, tiler)
     found += [
-        Step(
+        DrawnStep(
             f"{name}: (tile, rest) in A",
             f"P says which {kind} of A stands where in the result.{modes}{colours}",
             (p, cut),
             (to_a,),
         ),
-        Step(f"{name}: {title}", last, (p, cut, r), (to_a, to_r), account),
+        DrawnStep(f"{name}: {title}", last, (p, cut, r), (to_a, to_r), account),
     ]
     return found
 

@@ -19,7 +19,7 @@ from .layouts import maps_coordinates
 from .svg import svg
 
 if TYPE_CHECKING:
-    from .step import Step
+    from .step import DrawnStep
 
 _COUNTED = 1 << 14  # most coordinates for a figure that evaluates each
 _POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
@@ -78,7 +78,7 @@ def no_drawing(heading: str, sentence: str, line: str) -> str:
     )
 
 
-def walk(first: str, steps: Sequence[Step]) -> str:
+def walk(first: str, steps: Sequence[DrawnStep]) -> str:
     """Return a section of a page, the steps after it, and the buttons to go through them."""
     return _BAR + first + "".join(map(_step, steps))
 
@@ -105,7 +105,7 @@ def _said(value: Any) -> str:
     return f'<dl class="said">{rows}</dl>\n' if said else ""
 
 
-def _step(step: Step) -> str:
+def _step(step: DrawnStep) -> str:
     links = escape(json.dumps(step.links))
     panels = _panels([(panel.name, panel.figure) for panel in step.panels])
     account = f"<pre>{escape(step.account)}</pre>\n" if step.account else ""

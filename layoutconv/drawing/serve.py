@@ -15,7 +15,7 @@ from .grammar import LONGEST
 from .html import asset, code, no_drawing, page, walk
 from .loopback import LoopbackHandler, LoopbackServer
 from .steps import summary
-from .workers import CODE, Workers
+from .workers import CODE, RequestWorkers
 
 EXAMPLES = (
     "((2,2),(4,2)):((1,8),(2,16))",
@@ -48,7 +48,7 @@ class Server(LoopbackServer):
     def __init__(self, port: int = 0, *, limit: int = 32, code: str = CODE) -> None:
         self.limit = limit
         self.patience = 5.0  # seconds that a request waits for one of the processes
-        self.workers = Workers(_WORKERS, _MEMORY, code)
+        self.workers = RequestWorkers(_WORKERS, _MEMORY, code)
         super().__init__(port, _Handler)
 
     def server_close(self) -> None:

@@ -1,4 +1,4 @@
-"""``Step``: one view on the way through an expression."""
+"""``DrawnStep``: one view on the way through an expression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .text import to_text
 
 
 @dataclass(frozen=True)
-class Panel:
+class StepPanel:
     """A figure of a step, and the letter that names it."""
 
     name: str
@@ -18,7 +18,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Step:
+class DrawnStep:
     """One view: figures side by side, and a sentence about them.
 
     ``links`` connect cells: ``(i, fact, j, other)`` links cells of panels i and j if ``fact`` of
@@ -27,12 +27,12 @@ class Step:
 
     title: str
     sentence: str
-    panels: tuple[Panel, ...]
+    panels: tuple[StepPanel, ...]
     links: tuple[tuple[int, str, int, str], ...] = ()
     account: str = ""
 
 
-def steps_text(steps: Sequence[Step]) -> str:
+def steps_text(steps: Sequence[DrawnStep]) -> str:
     """Return the steps one below the other, for a terminal."""
     parts = []
     for number, step in enumerate(steps, 1):

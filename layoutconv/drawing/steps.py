@@ -10,10 +10,10 @@ from ..algebra.errors import text
 from .api import draw
 from .expression import Applied, evaluate, operations
 from .followed import DIVIDES, composition_steps, divide_steps
-from .step import Panel, Step
+from .step import DrawnStep, StepPanel
 
 
-def steps(expression: str, *, limit: int = 32) -> list[Step]:
+def steps(expression: str, *, limit: int = 32) -> list[DrawnStep]:
     """Return the steps of every operation in an expression, innermost first; none for a notation.
 
     If an operation has no result, its last step shows the failure. ``limit`` is how many rows and
@@ -34,13 +34,13 @@ def steps(expression: str, *, limit: int = 32) -> list[Step]:
     return steps_of(applied, limit)
 
 
-def steps_of(applied: list[Applied], limit: int) -> list[Step]:
+def steps_of(applied: list[Applied], limit: int) -> list[DrawnStep]:
     """Return the steps of applied operations, one after the other."""
     return [step for operation in applied for step in _steps(operation, limit)]
 
 
-def _steps(applied: Applied, limit: int) -> list[Step]:
-    found: list[Step] | None = None
+def _steps(applied: Applied, limit: int) -> list[DrawnStep]:
+    found: list[DrawnStep] | None = None
     if applied.name == "composition":
         found = composition_steps(applied, limit)
     elif applied.name in DIVIDES:
@@ -48,16 +48,18 @@ def _steps(applied: Applied, limit: int) -> list[Step]:
     return _other(applied, limit) if found is None else found
 
 
-def _other(applied: Applied, limit: int) -> list[Step]:
+def _other(applied: Applied, limit: int) -> list[DrawnStep]:
     """Return the step of any other operation: its operands, its result, and its summary."""
     shown = [o for o in applied.operands if isinstance(o, Layout | ComposedLayout | Swizzle)]
     names = ["A", "B"] if len(shown) <= 2 else [f"A{i}" for i in range(len(shown))]
     panels = [
-        Panel(name, draw(o, limit=limit, title=f"{name} = {o}"))
+        StepPanel(name, draw(o, limit=limit, title=f"{name} = {o}"))
         for name, o in zip(names, shown, strict=False)
     ]
     if isinstance(applied.result, Layout | ComposedLayout | Swizzle):
-        panels.append(Panel("R", draw(applied.result, limit=limit, title=f"R = {applied.result}")))
+        panels.append(
+            StepPanel("R", draw(applied.result, limit=limit, title=f"R = {applied.result}"))
+        )
     if not shown:  # Layout(shape, stride) and the like show nothing beyond their result
         return []
     links: tuple[tuple[int, str, int, str], ...] = ()
@@ -74,7 +76,7 @@ def _other(applied: Applied, limit: int) -> list[Step]:
     title = f"{applied.name}({', '.join(map(text, applied.operands))})"
     if applied.error is not None:
         title, sentence = f"{applied.name}: where it goes wrong", str(applied.error)
-    return [Step(title, sentence, tuple(panels), links)]
+    return [DrawnStep(title, sentence, tuple(panels), links)]
 
 
 def summary(operation: str) -> str:

@@ -36,7 +36,7 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 
 
-class Worker:
+class RequestWorker:
     """A process for one request at a time; ``memory`` is the most bytes that it may take.
 
     ``code`` is the program it runs, with the root, the package and the memory filled in.
@@ -130,7 +130,7 @@ class Worker:
             timer.cancel()
 
 
-class Workers:
+class RequestWorkers:
     """Several workers, which several threads may call.
 
     Args:
@@ -138,21 +138,21 @@ class Workers:
         memory: the bytes that each may take.
         code: the program of each, by default that of ``worker.py``.
 
-    >>> with Workers(1) as workers:
+    >>> with RequestWorkers(1) as workers:
     ...     workers.call("page", {"expression": "(4,2)(", "limit": 8})[0]
     False
     """
 
     def __init__(self, count: int, memory: int = MEMORY, code: str = CODE) -> None:
-        self._start = partial(Worker, memory, code)
-        self._free: Queue[Worker] = Queue()
+        self._start = partial(RequestWorker, memory, code)
+        self._free: Queue[RequestWorker] = Queue()
         self._all = [self._start() for _ in range(count)]
         self._closed = False
         for worker in self._all:
             self._free.put(worker)
 
     def call(self, task: str, arguments: dict[str, Any], patience: float | None = None) -> Any:
-        """Call :meth:`Worker.call` of the worker that has been free for longest.
+        """Call :meth:`RequestWorker.call` of the worker that has been free for longest.
 
         Raises ``TimeoutError`` if none becomes free within ``patience`` seconds.
         """
@@ -171,7 +171,7 @@ class Workers:
         for worker in self._all:
             worker.close()
 
-    def _replaced(self, worker: Worker) -> Worker:
+    def _replaced(self, worker: RequestWorker) -> RequestWorker:
         worker.close()
         if self._closed:
             return worker
@@ -179,7 +179,7 @@ class Workers:
         self._all[self._all.index(worker)] = fresh
         return fresh
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> RequestWorkers:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -187,8 +187,8 @@ class Workers:
 
 
 @cache
-def own_worker() -> Workers:
+def own_worker() -> RequestWorkers:
     """Return the one worker of this process, which ends with it."""
-    workers = Workers(1)
+    workers = RequestWorkers(1)
     atexit.register(workers.close)
     return workers

@@ -89,7 +89,7 @@ def _as_rows(x: Tensor, rows: int, C: int) -> Tensor:
     return x.movedim(1, -1).reshape(rows, C)
 
 
-class _OnKernels(torch.autograd.Function):
+class _BatchNormOnKernels(torch.autograd.Function):
     """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
@@ -135,7 +135,7 @@ class _OnKernels(torch.autograd.Function):
 
 
 # Skips the questions of ``apply`` about transforms, which :func:`by_kernels` has asked.
-_record: Any = super(torch.autograd.Function, _OnKernels).apply
+_record: Any = super(torch.autograd.Function, _BatchNormOnKernels).apply
 
 
 def in_torch(

@@ -82,7 +82,7 @@ def in_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) 
     return y.to(norm.dtype)
 
 
-class _OnKernels(torch.autograd.Function):
+class _GroupNormOnKernels(torch.autograd.Function):
     """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
@@ -143,7 +143,7 @@ def gradients_in_torch(
 
 
 # Skips the questions of ``apply`` about transforms, which :func:`by_kernels` has asked.
-_record: Any = super(torch.autograd.Function, _OnKernels).apply
+_record: Any = super(torch.autograd.Function, _GroupNormOnKernels).apply
 
 
 def _safe(input: Any, *parameters: Any) -> Any:

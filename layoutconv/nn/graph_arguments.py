@@ -23,7 +23,7 @@ class Signature(NamedTuple):
     rows: tuple[int, ...]
 
 
-class Arguments:
+class CallArguments:
     """The arguments of a call, flattened.
 
     A *group* is a cloud: the sparse tensors that share their cells, and the plain tensors that have
@@ -115,7 +115,7 @@ class Arguments:
         return [tensor_of(leaf) for leaf in self.leaves if isinstance(leaf, kinds)]
 
 
-class Memory:
+class ArgumentMemory:
     """Arguments in memory of fixed shapes: rows past those of a call are padding.
 
     Args:
@@ -128,7 +128,7 @@ class Memory:
 
     def __init__(
         self,
-        call: Arguments,
+        call: CallArguments,
         places: tuple[int, ...],
         capacities: Sequence[int],
         fill: Callable[[int, Tensor], float] | None = None,
@@ -158,7 +158,7 @@ class Memory:
     def nbytes(self) -> int:
         return sum(t.nbytes for t in (*self.cells, *self.tensors) if t is not None)
 
-    def load(self, call: Arguments, rows: Sequence[int]) -> None:
+    def load(self, call: CallArguments, rows: Sequence[int]) -> None:
         """Copy the arguments of a call there, without a sync."""
         for group, cells in enumerate(call.cells):
             self._copy(self.cells[group], cells.cells, group, rows, -1)

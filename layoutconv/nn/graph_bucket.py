@@ -14,8 +14,8 @@ from torch import Tensor
 from ..gpu.dry_run import dry
 from ..sparse.coords.row_plan import FixedRows
 from ..sparse.maps import ahead
-from .graph_arguments import Arguments, Memory
-from .graph_recorder import Alone, HostReads, Recorder
+from .graph_arguments import ArgumentMemory, CallArguments
+from .graph_recorder import HostReads, NoCollectives, Recorder
 from .graph_results import Results, Returned, difference
 from .nested import put_together, taken_apart
 
@@ -36,7 +36,7 @@ class Eager(NamedTuple):
     effects: Any = None
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """The outcome of a run with fixed rows, in memory that the next run overwrites.
 
     ``verdict`` holds the numbers of :meth:`FixedRows.verdict`.
@@ -67,7 +67,7 @@ class Bucket:
     _poison: float = torch.nan  # fills the padding in the run that is compared
 
     def __init__(
-        self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
+        self, net: Any, memory: ArgumentMemory, keys: Sequence[Hashable], capacities: Sequence[int]
     ) -> None:
         self._memory, self._keys = memory, keys
         self.groups, self.levels = memory.capacities, tuple(capacities)
@@ -84,7 +84,7 @@ class Bucket:
     def record(
         self,
         recorder: Recorder,
-        call: Arguments,
+        call: CallArguments,
         rows: Sequence[int],
         eager: Eager,
         device: torch.device,
@@ -97,9 +97,9 @@ class Bucket:
             self._refuse()
             self._memory.load(call, rows)
             self._prepare_warm_up()
-            # HostReads and Alone watch the calls, so layers are not fused: their kernels, which no
-            # replay launches, are not worth compiling.
-            with HostReads(device.type), Alone(), dry(others=False):
+            # HostReads and NoCollectives watch the calls, so layers are not fused: their kernels,
+            # which no replay launches, are not worth compiling.
+            with HostReads(device.type), NoCollectives(), dry(others=False):
                 self._run(device, self._poison)
             self._prepare_warm_up()
             outcome = self._run(device, self._poison)
@@ -131,11 +131,11 @@ class Bucket:
     def _prepare_warm_up(self) -> None:
         """Prepare a run that is compared with the eager call."""
 
-    def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
+    def _begin(self, call: CallArguments, rows: Sequence[int]) -> None:
         """Prepare a run like all later ones."""
 
     def _checked(
-        self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
+        self, outcome: RunOutcome, call: CallArguments, rows: Sequence[int], eager: Eager
     ) -> float:
         """Return the difference of a result from the eager one."""
         found = self._results.copied(outcome.returned)
@@ -143,14 +143,14 @@ class Bucket:
         pairs = zip(eager.leaves, found(rows, call), strict=True)
         return max([difference(*pair) for pair in pairs], default=0.0)
 
-    def _check_rows(self, outcome: Outcome, rows: Sequence[int]) -> None:
+    def _check_rows(self, outcome: RunOutcome, rows: Sequence[int]) -> None:
         found = self._rows(outcome.verdict, rows[: len(self.groups)])
         if isinstance(found, str):
             raise RuntimeError(found)
         if found != list(rows):
             raise RuntimeError("levels have other rows than in the eager call")
 
-    def run(self, call: Arguments, rows: Sequence[int]) -> Answer:
+    def run(self, call: CallArguments, rows: Sequence[int]) -> Answer:
         """Return the result of a call that fits, or the reason for none."""
         if self._asks_first and not self._state.holds():
             return Answer(None, CHANGED)
@@ -169,11 +169,11 @@ class Bucket:
         self.hits += 1
         return Answer(put_together(outcome.structure, iter(found(every, call))))
 
-    def _prepared(self, outcome: Outcome) -> Callable[[], None]:
+    def _prepared(self, outcome: RunOutcome) -> Callable[[], None]:
         """Return a function that makes a replayed call take effect."""
         return _nothing
 
-    def _undo(self, outcome: Outcome) -> None:
+    def _undo(self, outcome: RunOutcome) -> None:
         """Undo the effects of a refused replay."""
 
     def _rows(self, verdict: Tensor, rows: Sequence[int]) -> list[int] | str:
@@ -190,7 +190,7 @@ class Bucket:
             return OVERFLOW
         return [*rows, *levels]
 
-    def _run(self, device: torch.device, poison: float | None = None) -> Outcome:
+    def _run(self, device: torch.device, poison: float | None = None) -> RunOutcome:
         """Run what is captured, in this memory."""
         maps = None if self._side is None else ahead.Ahead(self._asked, self._side)
         plan = FixedRows(self._keys, self.levels, self.groups, poison, maps)
@@ -206,7 +206,7 @@ class Bucket:
         self._clouds = [len(cells) for cells in plan.clouds()]
         if maps is None:
             self._asked = ahead.asked_of(plan.given, plan.made)
-        return Outcome(structure, returned, verdict, effects)
+        return RunOutcome(structure, returned, verdict, effects)
 
     def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
         """Return the result of a call, and its effects beside that."""

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu.fp32_precision import multiplied_now
 from ..ops.guard import is_watched_unseen
 from ..sparse.coords.row_plan import RowCount
-from .graph_arguments import Arguments, Signature
+from .graph_arguments import CallArguments, Signature
 from .graph_bucket import ALIGNMENT, OVERFLOW, Bucket, Eager, holds
 from .graph_recorder import Recorder, recorder_of
 from .nested import taken_apart
@@ -117,15 +117,15 @@ class GraphedCalls:
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+    def _observed(self, call: CallArguments, args: Any, kwargs: Any) -> Eager:
         raise NotImplementedError
 
     def _new_bucket(
-        self, call: Arguments, capacities: Sequence[int], count: RowCount, groups: int
+        self, call: CallArguments, capacities: Sequence[int], count: RowCount, groups: int
     ) -> Bucket:
         raise NotImplementedError
 
-    def _refuses(self, call: Arguments) -> str:
+    def _refuses(self, call: CallArguments) -> str:
         """Return why a call cannot be a graph's, whatever its clouds are; "" if it may be."""
         device = call.device
         if device is None:
@@ -144,7 +144,7 @@ class GraphedCalls:
         """Return the result of a call, replayed or eager."""
         with self._lock:
             try:
-                call = Arguments(args, kwargs)
+                call = CallArguments(args, kwargs)
                 refused = self._refuses(call)
             except RuntimeError as error:
                 refused = str(error)
@@ -152,7 +152,7 @@ class GraphedCalls:
                 return self._eagerly(refused, args, kwargs)
             return self._called(call, args, kwargs)
 
-    def _called(self, call: Arguments, args: Any, kwargs: Any) -> Any:
+    def _called(self, call: CallArguments, args: Any, kwargs: Any) -> Any:
         places, mode = self._places.get(call.form), _mode(call)
         signature = None if places is None else call.signature(places, mode)
         if signature is None:
@@ -193,7 +193,7 @@ class GraphedCalls:
 
     def _warmed_up(
         self,
-        call: Arguments,
+        call: CallArguments,
         mode: Hashable,
         args: Any,
         kwargs: Any,
@@ -225,7 +225,7 @@ class GraphedCalls:
                 put_few(self._refused, key, why, _FORMS)
         return eager.result
 
-    def _signed(self, call: Arguments, count: RowCount, mode: Hashable) -> Signature:
+    def _signed(self, call: CallArguments, count: RowCount, mode: Hashable) -> Signature:
         """Return the signature of an eager call; the cells that it read give its groups."""
         rows = [len(cells) for cells in call.cells]
         for cells in count.given:
@@ -243,7 +243,7 @@ class GraphedCalls:
 
     def _captured(
         self,
-        call: Arguments,
+        call: CallArguments,
         signature: Signature,
         count: RowCount,
         eager: Eager,
@@ -313,7 +313,7 @@ def capacities_for(rows: Sequence[int], least: Sequence[int], factor: float) -> 
     return found
 
 
-def _mode(call: Arguments) -> Hashable:
+def _mode(call: CallArguments) -> Hashable:
     """Return the part of torch's state that a capture depends on."""
     device = call.device
     kind = "cpu" if device is None else device.type
@@ -321,7 +321,7 @@ def _mode(call: Arguments) -> Hashable:
     return lowered, multiplied_now(), torch.get_float32_matmul_precision()
 
 
-def _returned(result: Any, call: Arguments, args: Any, kwargs: Any) -> int | str | None:
+def _returned(result: Any, call: CallArguments, args: Any, kwargs: Any) -> int | str | None:
     """Return the argument that a network returns, like those that add to a dict; None for none."""
     structure, after = taken_apart((args, kwargs))
     same = structure == call.structure and all(

@@ -188,10 +188,10 @@ class HostReads(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-class Alone(TorchDispatchMode):
+class NoCollectives(TorchDispatchMode):
     """Refuse collectives: not all ranks warm up at once, so one would wait for the others.
 
-    >>> with Alone():
+    >>> with NoCollectives():
     ...     torch.ones(2).add_(1)
     tensor([2., 2.])
     """

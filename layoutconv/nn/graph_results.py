@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..sparse import Coordinates, SparseTensor
 from ..sparse.coords.no_tensor import NoTensor
-from .graph_arguments import Arguments, at_cells
+from .graph_arguments import CallArguments, at_cells
 
 # Tolerances for results with other bits: other numbers of rows have other tiles.
 _CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -35,7 +35,7 @@ class Returned:
         ]
 
 
-Cut = Callable[[Rows, Arguments, dict[int, Coordinates]], Any]
+Cut = Callable[[Rows, CallArguments, dict[int, Coordinates]], Any]
 Copy = Callable[[Returned, dict[int, Tensor]], Cut]  # the dict: copies of cells that results share
 
 
@@ -54,7 +54,7 @@ class Results:
 
     def __init__(
         self,
-        call: Arguments,
+        call: CallArguments,
         eager: Sequence[Any],
         found: Returned,
         rows: Rows,
@@ -67,12 +67,12 @@ class Results:
         self._copies = [self._copy_of(number, *pair) for number, pair in pairs]
         del self._found, self._given  # frees their tensors
 
-    def copied(self, found: Returned) -> Callable[[Rows, Arguments], list[Any]]:
+    def copied(self, found: Returned) -> Callable[[Rows, CallArguments], list[Any]]:
         """Copy results out of their memory, without a sync; return what cuts them to their rows."""
         cells: dict[int, Tensor] = {}
         copies = [copy(found, cells) for copy in self._copies]
 
-        def cut(rows: Rows, call: Arguments) -> list[Any]:
+        def cut(rows: Rows, call: CallArguments) -> list[Any]:
             shared: dict[int, Coordinates] = {}
             return [copy(rows, call, shared) for copy in copies]
 
@@ -103,7 +103,7 @@ class Results:
         def copy(found: Returned, _: Any) -> Cut:
             made = found.leaves[number].clone()
 
-            def cut(rows: Rows, call: Arguments, shared: Any) -> Tensor:
+            def cut(rows: Rows, call: CallArguments, shared: Any) -> Tensor:
                 result: Tensor = made
                 for axis, level in cuts:
                     result = result.narrow(axis, 0, rows[level])
@@ -133,7 +133,7 @@ class Results:
             if group is None and key not in copies:
                 copies[key] = own_cells.cells.clone()
 
-            def cut(rows: Rows, call: Arguments, shared: dict[int, Coordinates]) -> Any:
+            def cut(rows: Rows, call: CallArguments, shared: dict[int, Coordinates]) -> Any:
                 own = features.narrow(0, 0, rows[level])
                 if group is not None:
                     return _on_arguments(kind, own, call, group)
@@ -156,7 +156,7 @@ class Results:
         raise RuntimeError(f"result {number} has {count} rows, which match no single level")
 
 
-def _on_arguments(kind: Any, features: Tensor, call: Arguments, group: int) -> Any:
+def _on_arguments(kind: Any, features: Tensor, call: CallArguments, group: int) -> Any:
     """Return a result at the cells of an argument, of the eager call's kind."""
     cells = call.cells[group]
     for leaf in call.leaves:

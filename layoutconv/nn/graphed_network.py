@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..sparse.coords.row_plan import RowCount
-from .graph_arguments import Arguments, Memory, versions
+from .graph_arguments import ArgumentMemory, CallArguments, versions
 from .graph_bucket import Bucket, Eager
 from .graph_calls import GraphedCalls, check_options
 from .graph_recorder import wrapper_of_ranks
@@ -57,7 +57,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
-    def _refuses(self, call: Arguments) -> str:
+    def _refuses(self, call: CallArguments) -> str:
         refused = super()._refuses(call)
         if refused:
             return refused
@@ -69,7 +69,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
             return "gradients are recorded: call it under torch.no_grad()"
         return ""
 
-    def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+    def _observed(self, call: CallArguments, args: Any, kwargs: Any) -> Eager:
         wrapper = wrapper_of_ranks(self.module)
         if wrapper:
             why = f"it is a {wrapper}: give its module, and wrap the graphed network"
@@ -81,13 +81,13 @@ class Graphed(GraphedCalls, torch.nn.Module):
         why = "" if same else "it writes to its arguments, its parameters or its buffers"
         return Eager(result, structure, leaves, why)
 
-    def _versions(self, call: Arguments) -> list[int]:
+    def _versions(self, call: CallArguments) -> list[int]:
         return versions(*call.tensors(), *self.module.buffers(), *self.module.parameters())
 
     def _new_bucket(
-        self, call: Arguments, capacities: Sequence[int], count: RowCount, groups: int
+        self, call: CallArguments, capacities: Sequence[int], count: RowCount, groups: int
     ) -> Bucket:
-        memory = Memory(call, self._places[call.form], capacities[:groups])
+        memory = ArgumentMemory(call, self._places[call.form], capacities[:groups])
         return Bucket(self.module, memory, count.keys, capacities[groups:])
 
     # -- the network's own attributes --------------------------------------------------------------

@@ -12,12 +12,12 @@ from torch import Tensor
 from ..errors import ArgumentTypeError
 from ..sparse.coords.row_plan import RowCount
 from .counted_rows import WithoutDropout
-from .graph_arguments import Arguments, Memory, filler, versions
+from .graph_arguments import ArgumentMemory, CallArguments, filler, versions
 from .graph_bucket import Bucket, Eager
 from .graph_calls import GraphedCalls, check_options
-from .graph_recorder import Alone, wrapper_of_ranks
+from .graph_recorder import NoCollectives, wrapper_of_ranks
 from .nested import put_together, taken_apart
-from .step_bucket import HOOKED, Step, StepBucket, Trained, TrainingState
+from .step_bucket import HOOKED, StepBucket, Trained, TrainingState, TrainingStep
 from .training_state import BEYOND, Gradients, Moment, why_by_backward
 
 
@@ -28,7 +28,7 @@ class GraphedStep(GraphedCalls):
         module: the network.
     """
 
-    def __init__(self, step: Step, factor: float, buckets: int, nbytes: int | None) -> None:
+    def __init__(self, step: TrainingStep, factor: float, buckets: int, nbytes: int | None) -> None:
         self.module, self._step = step.net, step
         self._begin(factor, buckets, nbytes)
 
@@ -45,7 +45,7 @@ class GraphedStep(GraphedCalls):
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         return self._step.backward(args, kwargs)
 
-    def _refuses(self, call: Arguments) -> str:
+    def _refuses(self, call: CallArguments) -> str:
         refused = super()._refuses(call)
         if not refused and call.wants_gradient():
             return "an argument wants a gradient"
@@ -53,7 +53,7 @@ class GraphedStep(GraphedCalls):
             return "it is in inference mode, or anomalies are looked for"
         return refused
 
-    def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+    def _observed(self, call: CallArguments, args: Any, kwargs: Any) -> Eager:
         unfit = _unfit(self.module)
         if unfit:
             return Eager(self._plainly(args, kwargs), None, [], unfit)
@@ -85,23 +85,23 @@ class GraphedStep(GraphedCalls):
                 why = str(error)
         return Eager(found.result, structure, leaves, why, Trained(before, random, compared))
 
-    def _without_dropout(self, call: Arguments, after: Moment) -> Any:
+    def _without_dropout(self, call: CallArguments, after: Moment) -> Any:
         """Run the step again without dropout: fixed rows would draw other random numbers."""
         try:
-            with RowCount().in_effect(), WithoutDropout(), Alone():
+            with RowCount().in_effect(), WithoutDropout(), NoCollectives():
                 found = self._step.run(*call.rebuilt())
             _, leaves = taken_apart(found.result)
             return leaves, found, [buffer.clone() for buffer in after.buffers]
         finally:
             after.restore()
 
-    def _versions(self, call: Arguments) -> list[int]:
+    def _versions(self, call: CallArguments) -> list[int]:
         return versions(*call.tensors(), *self.module.parameters())
 
     def _new_bucket(
-        self, call: Arguments, capacities: Sequence[int], count: RowCount, groups: int
+        self, call: CallArguments, capacities: Sequence[int], count: RowCount, groups: int
     ) -> Bucket:
-        memory = Memory(call, self._places[call.form], capacities[:groups], _filling(call))
+        memory = ArgumentMemory(call, self._places[call.form], capacities[:groups], _filling(call))
         return StepBucket(self._step, self._gradients, memory, count.keys, capacities[groups:])
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ def graphed_step(
         raise ArgumentTypeError("loss", "a function", type(loss).__name__)
     if scaler is not None and not callable(getattr(scaler, "scale", None)):
         raise ArgumentTypeError("scaler", "a torch.amp.GradScaler", type(scaler).__name__)
-    return GraphedStep(Step(net, loss, scaler), factor, buckets, nbytes)
+    return GraphedStep(TrainingStep(net, loss, scaler), factor, buckets, nbytes)
 
 
 def _unfit(net: torch.nn.Module) -> str:
@@ -199,7 +199,7 @@ def _unfit(net: torch.nn.Module) -> str:
     return HOOKED if TrainingState(net).is_hooked() else ""
 
 
-def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
+def _filling(call: CallArguments) -> Callable[[int, Tensor], float]:
     """Return the padding of arguments. The network's plain tensors may hold cells, so their padding
     is -1, which is no cell; targets are padded with 0, a valid class for any lookup.
     """

@@ -41,7 +41,7 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
     Raises :class:`UnknownPass` if the pass cannot be analysed.
     """
     graph = recorded(module)
-    chains: list[tuple[str, _Chain]] = []
+    chains: list[tuple[str, _NormChain]] = []
     left: dict[str, str] = {}
     for node in graph.nodes:
         if node.op == "call_module" and is_norm(tail(module.get_submodule(node.target))):
@@ -66,7 +66,7 @@ def name_of(module: Any, target: str) -> str:
     return f"{target}.{inner}" if inner else target
 
 
-class _Chain(NamedTuple):
+class _NormChain(NamedTuple):
     """Nodes from a norm to an activation, or to the sum if ``activation`` is None."""
 
     norm: Node
@@ -83,7 +83,7 @@ class _Chain(NamedTuple):
         return second if first is (self.between or self.norm) else first
 
 
-def _chain(module: Any, norm: Node) -> _Chain:
+def _chain(module: Any, norm: Node) -> _NormChain:
     """Return the nodes from a norm to the activation after it, or to the sum if that does not fuse.
 
     Raises :class:`UnknownPass` if there is neither, or another node in between.
@@ -97,7 +97,7 @@ def _chain(module: Any, norm: Node) -> _Chain:
     if is_identity(module, node):
         between, node = node, only_user(node)
     add = node if is_sum(node) else None
-    chains = [_Chain(norm, between, add, *end) for end in _ends(module, node)]
+    chains = [_NormChain(norm, between, add, *end) for end in _ends(module, node)]
     if not chains:
         raise UnknownPass(NO_LAST)
     past = chains[0].past()
@@ -126,7 +126,7 @@ def _ends(module: Any, node: Node) -> list[tuple[Node, str | None]]:
     return [(node, None)] if activation is None else [(user, activation), (node, None)]
 
 
-def _why_it_may_not_move(module: Any, chain: _Chain, own: Any) -> str | None:
+def _why_it_may_not_move(module: Any, chain: _NormChain, own: Any) -> str | None:
     """Return the reason not to compute a norm and a sum where the chain ends; None if there is
     none. No node in between may change what they read, or call the norm.
     """
@@ -180,7 +180,7 @@ def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
     return found
 
 
-def _fuse(module: Any, chain: _Chain) -> None:
+def _fuse(module: Any, chain: _NormChain) -> None:
     """Replace a chain by a call of :func:`~layoutconv.nn.fused_batch_norm.normed`."""
     graph, (norm, between, add, node, activation) = chain.norm.graph, chain
     past, input = chain.past(), norm.args[0]

@@ -57,7 +57,7 @@ def by_kernels(x: Tensor, norm: Norm) -> Tensor | None:
     """Compute :func:`batch_norm` by kernels; None, and nothing done, unless :func:`on_kernels`."""
     if not on_kernels(x, norm):
         return None
-    record = _record if norm.ranks is None else _OverRanks.apply
+    record = _record if norm.ranks is None else _RowNormOverRanks.apply
     found: Tensor = record(x, norm.weight, norm.bias, norm.past, norm)
     return found
 
@@ -123,7 +123,7 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
     )
 
 
-class _OnKernels(torch.autograd.Function):
+class _RowNormOnKernels(torch.autograd.Function):
     """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
@@ -159,16 +159,16 @@ class _OnKernels(torch.autograd.Function):
 
 
 # Skips the questions of ``apply`` about transforms, which :func:`on_kernels` has asked.
-_record: Any = super(torch.autograd.Function, _OnKernels).apply
+_record: Any = super(torch.autograd.Function, _RowNormOnKernels).apply
 
 
-class _OverRanks(_OnKernels):
+class _RowNormOverRanks(_RowNormOnKernels):
     """The norm over the rows of several ranks, without second derivatives."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _OnKernels.backward(ctx, grad)
+        return _RowNormOnKernels.backward(ctx, grad)
 
 
 def is_read(grad: Tensor) -> bool:

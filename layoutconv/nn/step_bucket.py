@@ -16,8 +16,8 @@ from ..sparse import SparseTensor
 from ..sparse.coords.no_tensor import NoTensor
 from ..sparse.coords.row_plan import FixedRows
 from .counted_rows import CountedRows, WithoutDropout, gradients_of_cells
-from .graph_arguments import Arguments, Memory, at_cells
-from .graph_bucket import Bucket, Eager, Outcome, State
+from .graph_arguments import ArgumentMemory, CallArguments, at_cells
+from .graph_bucket import Bucket, Eager, RunOutcome, State
 from .graph_results import close, difference, overflown
 from .nested import with_leaves
 from .training_state import Gradients, Moment, copy_all
@@ -26,7 +26,7 @@ FEW = "a level has fewer than two rows"
 HOOKED = "a part of it has hooks, which a replay would not call"
 
 
-class Pass(NamedTuple):
+class TrainingPass(NamedTuple):
     """A forward and a backward pass: the detached result of the loss, the numbers of the parameters
     that got gradients, and these gradients.
     """
@@ -45,10 +45,10 @@ class Trained(NamedTuple):
 
     before: Moment
     random: bool
-    compared: tuple[list[Any], Pass, list[Tensor]]
+    compared: tuple[list[Any], TrainingPass, list[Tensor]]
 
 
-class Step:
+class TrainingStep:
     """A network, its loss and its optional gradient scaler: runs one pass at a time."""
 
     def __init__(self, net: torch.nn.Module, loss: Callable[..., Any], scaler: Any) -> None:
@@ -83,16 +83,18 @@ class Step:
             scaled.backward()  # type: ignore[no-untyped-call]
         return detached(result)
 
-    def run(self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None) -> Pass:
+    def run(
+        self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None
+    ) -> TrainingPass:
         """Run the step, and return its gradients apart from ``.grad``."""
         return self.differentiated(*self.forward(args, kwargs, between))
 
-    def differentiated(self, result: Any, scaled: Tensor) -> Pass:
+    def differentiated(self, result: Any, scaled: Tensor) -> TrainingPass:
         """Return the gradients of a number with respect to the network's parameters."""
         with _lowers_nothing(scaled):
             found = torch.autograd.grad(scaled, self.parameters(), allow_unused=True)
         used = tuple(number for number, one in enumerate(found) if one is not None)
-        return Pass(detached(result), used, [one for one in found if one is not None])
+        return TrainingPass(detached(result), used, [one for one in found if one is not None])
 
 
 class TrainingState(State):
@@ -134,9 +136,9 @@ class StepBucket(Bucket):
 
     def __init__(
         self,
-        step: Step,
+        step: TrainingStep,
         gradients: Gradients,
-        memory: Memory,
+        memory: ArgumentMemory,
         keys: Sequence[Hashable],
         capacities: Sequence[int],
     ) -> None:
@@ -165,7 +167,7 @@ class StepBucket(Bucket):
         self._memory.pad(self._poison)
         self._trained.before.restore()
 
-    def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
+    def _begin(self, call: CallArguments, rows: Sequence[int]) -> None:
         self._warming_up = False
         self._memory.pad()
         self._trained.before.restore()
@@ -181,7 +183,7 @@ class StepBucket(Bucket):
         return found.result, (*saved, *found.gradients)
 
     def _checked(
-        self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
+        self, outcome: RunOutcome, call: CallArguments, rows: Sequence[int], eager: Eager
     ) -> float:
         leaves, expected, buffers = self._trained.compared
         if not self._warming_up and self._trained.random:
@@ -204,11 +206,11 @@ class StepBucket(Bucket):
         found = super()._rows(verdict, rows)
         return FEW if not isinstance(found, str) and min(found, default=2) < 2 else found
 
-    def _prepared(self, outcome: Outcome) -> Callable[[], None]:
+    def _prepared(self, outcome: RunOutcome) -> Callable[[], None]:
         used = [self._parameters[number] for number in self._used]
         return self._gradients.addition(used, outcome.effects[len(self._buffers) :])
 
-    def _undo(self, outcome: Outcome) -> None:
+    def _undo(self, outcome: RunOutcome) -> None:
         with torch.no_grad():
             copy_all(self._buffers, list(outcome.effects[: len(self._buffers)]))
 

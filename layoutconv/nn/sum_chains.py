@@ -23,7 +23,7 @@ from .trained_norm import are_bare
 _WRITE_NOTHING = torch.nn.Identity, torch.nn.AdaptiveAvgPool2d, _AvgPoolNd, _MaxPoolNd
 
 
-class _Chain(NamedTuple):
+class _SumChain(NamedTuple):
     """A convolution, or a container that ends in one, and identities after it; a sum, and a ReLU or
     None.
     """
@@ -64,7 +64,7 @@ def rewritten(module: Any) -> Code | None:
         return None
 
 
-def _chain(module: Any, conv: Node) -> _Chain | None:
+def _chain(module: Any, conv: Node) -> _SumChain | None:
     """Return the chain that begins with a node; None if none does."""
     if conv.op != "call_module" or len(conv.args) != 1 or conv.kwargs:
         return None
@@ -78,11 +78,11 @@ def _chain(module: Any, conv: Node) -> _Chain | None:
         return None
     if not is_sum(user):
         return None
-    chain = _Chain(tuple(nodes), user)
+    chain = _SumChain(tuple(nodes), user)
     past = chain.past()
     if not isinstance(past, Node) or (is_in_place(user) and past is user.args[0]):
         return None
-    chains = _Chain(chain.convolved, user, _relu_after(module, user)), chain
+    chains = _SumChain(chain.convolved, user, _relu_after(module, user)), chain
     return next((chain for chain in chains if _may_move(module, chain)), None)
 
 
@@ -95,7 +95,7 @@ def _relu_after(module: Any, add: Node) -> Node | None:
     return user if is_relu(module, user) else None
 
 
-def _may_move(module: Any, chain: _Chain) -> bool:
+def _may_move(module: Any, chain: _SumChain) -> bool:
     """Return whether nothing between a convolution and the last node may write, or calls it."""
     nodes, conv = list(chain.add.graph.nodes), chain.convolved[0]
     own = split(module.get_submodule(conv.target))[1]
@@ -112,7 +112,7 @@ def _may_move(module: Any, chain: _Chain) -> bool:
     return True
 
 
-def _write(module: Any, chain: _Chain) -> None:
+def _write(module: Any, chain: _SumChain) -> None:
     """Replace a chain by a call of :func:`~layoutconv.nn.dense_sum.summed`."""
     (conv, *between), graph, relu = chain.convolved, chain.add.graph, chain.relu
     input = conv.args[0]

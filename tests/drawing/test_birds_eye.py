@@ -15,7 +15,16 @@ from matplotlib.image import imread
 from layoutconv import Layout
 from layoutconv.drawing import birds_eye as module
 from layoutconv.drawing import draw
-from layoutconv.drawing.birds_eye import CLASSES, INK, MAPS, PAGE, QUIET, Panel, birds_eye, save
+from layoutconv.drawing.birds_eye import (
+    CLASSES,
+    INK,
+    MAPS,
+    PAGE,
+    QUIET,
+    CloudPanel,
+    birds_eye,
+    save,
+)
 
 
 def luminance(rgb: np.ndarray) -> np.ndarray:
@@ -71,7 +80,7 @@ def square(value: float, height: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("value", "height"), [(0.95, 1.0), (0.05, 1.0), (0.95, -1.0)])
 def test_the_higher_of_two_points_is_seen_in_the_colour_of_its_value(value, height):
     points, values = square(value, height)
-    figure = birds_eye([Panel("t", points, values, "v", limits=(0, 1))], "title", "c", cell=4)
+    figure = birds_eye([CloudPanel("t", points, values, "v", limits=(0, 1))], "title", "c", cell=4)
     view = figure.axes[0]
     (marks,) = view.collections
     shown = value if height > 0 else 1 - value
@@ -84,7 +93,10 @@ def test_the_higher_of_two_points_is_seen_in_the_colour_of_its_value(value, heig
 
 def test_points_of_two_panels_are_drawn_where_the_shared_axes_say():
     points = np.random.default_rng(0).uniform(-10, 10, (50, 3))
-    panels = [Panel("all", points, points[:, 2], "z, m"), Panel("one", points[:1], points[:1, 2])]
+    panels = [
+        CloudPanel("all", points, points[:, 2], "z, m"),
+        CloudPanel("one", points[:1], points[:1, 2]),
+    ]
     figure = birds_eye(panels, "title", "caption", cell=0.5)
     left, right = figure.axes[:2]
     assert left.get_xlim() == right.get_xlim()
@@ -105,7 +117,9 @@ def test_points_of_two_panels_are_drawn_where_the_shared_axes_say():
 @pytest.mark.parametrize(("limits", "share"), [((0.0, 4.0), 0.25), ((0.5, 1.5), 0.5), (None, 0.5)])
 def test_limits_say_which_value_has_which_colour(limits, share):
     points, _ = square(1.0, 1.0)
-    figure = birds_eye([Panel("t", points, np.ones(len(points)), limits=limits)], "t", "c", 0.8)
+    figure = birds_eye(
+        [CloudPanel("t", points, np.ones(len(points)), limits=limits)], "t", "c", 0.8
+    )
     (marks,) = figure.axes[0].collections
     low, high = MAPS["viridis"]
     expected = colormaps["viridis"](low + share * (high - low))
@@ -117,7 +131,7 @@ def test_limits_say_which_value_has_which_colour(limits, share):
 def test_classes_have_a_legend_and_no_colour_bar():
     points, _ = square(0, 1)
     kinds = np.arange(len(points)) % 3
-    figure = birds_eye([Panel("t", points, kinds)], "t", "c", 4, classes=("a", "b", "c"))
+    figure = birds_eye([CloudPanel("t", points, kinds)], "t", "c", 4, classes=("a", "b", "c"))
     (view,) = figure.axes
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
@@ -129,11 +143,11 @@ def test_classes_have_a_legend_and_no_colour_bar():
 
 
 def test_one_point_makes_a_picture_and_none_is_an_error(tmp_path):
-    one = Panel("one", np.zeros((1, 3)), np.zeros(1), "v", "plasma")
+    one = CloudPanel("one", np.zeros((1, 3)), np.zeros(1), "v", "plasma")
     save(birds_eye([one], "t", "c", cell=0.1), tmp_path / "one.png")
     assert imread(tmp_path / "one.png").shape[1] == 2000
     with pytest.raises(ValueError, match="`panels`: expected one or more, with points"):
-        birds_eye([Panel("none", np.zeros((0, 3)), np.zeros(0))], "t", "c", 0.1)
+        birds_eye([CloudPanel("none", np.zeros((0, 3)), np.zeros(0))], "t", "c", 0.1)
     with pytest.raises(ValueError, match="`classes`: expected at most 6"):
         birds_eye([one], "t", "c", 0.1, classes=list("abcdefg"))
 
@@ -142,7 +156,7 @@ def test_one_point_makes_a_picture_and_none_is_an_error(tmp_path):
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_what_a_full_disk_refuses_is_named(name, tmp_path):
     (tmp_path / name).symlink_to("/dev/full")
-    one = Panel("one", np.zeros((1, 3)), np.zeros(1))
+    one = CloudPanel("one", np.zeros((1, 3)), np.zeros(1))
     write = partial(module.save, birds_eye([one], "t", "c", 0.1))
     with pytest.raises(OSError, match="No space left") as told:
         (write if name == "a.png" else draw(Layout(4, 2)).save)(tmp_path / name)

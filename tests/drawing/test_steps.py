@@ -14,7 +14,7 @@ from layoutconv.drawing.expression import Applied, evaluate, operations
 from layoutconv.drawing.fragment import shown
 from layoutconv.drawing.html import page
 from layoutconv.drawing.static_gallery import GALLERY, write_gallery
-from layoutconv.drawing.step import Step, steps_text
+from layoutconv.drawing.step import DrawnStep, steps_text
 from layoutconv.drawing.steps import steps, summary
 from layoutconv.drawing.tasks import walk_through
 
@@ -45,7 +45,7 @@ FOLLOWED = [
 ]
 
 
-def by(name: str, step: Step, panel: int) -> dict[str, list[Cell]]:
+def by(name: str, step: DrawnStep, panel: int) -> dict[str, list[Cell]]:
     """The cells of a panel by a fact."""
     found: dict[str, list[Cell]] = {}
     for cell in cells(step.panels[panel].figure):

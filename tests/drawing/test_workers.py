@@ -10,7 +10,7 @@ import pytest
 
 from layoutconv import LayoutError, LayoutTypeError
 from layoutconv.algebra import LayoutBudgetError
-from layoutconv.drawing.workers import Worker, Workers
+from layoutconv.drawing.workers import RequestWorker, RequestWorkers
 from layoutconv.errors import ArgumentError
 
 from .conftest import Refused
@@ -20,12 +20,12 @@ PICTURE = {"kind": "layout", "limits": [8], "width": 80}
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers(1) as workers:
+def workers() -> Iterator[RequestWorkers]:
+    with RequestWorkers(1) as workers:
         yield workers
 
 
-def test_the_answer_is_that_of_the_function(workers: Workers) -> None:
+def test_the_answer_is_that_of_the_function(workers: RequestWorkers) -> None:
     from layoutconv.drawing.fragment import shown
 
     for expression in ("(4,8):(8,1)", "(4,3):(1,8) @ 6:1", "(4,2", "", "zipped_divide(8, 2)"):
@@ -53,7 +53,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("expression", "message"), HOSTILE.items(), ids=range(len(HOSTILE)))
 def test_hostile_text_ends_in_a_sentence_that_points(
-    workers: Workers, expression: str, message: str
+    workers: RequestWorkers, expression: str, message: str
 ) -> None:
     with pytest.raises(LayoutError) as caught:
         workers.call("picture", {**PICTURE, "typed": expression})
@@ -67,15 +67,17 @@ def test_hostile_text_ends_in_a_sentence_that_points(
     "expression",
     ["left_inverse((1000003,1000033):(1000033,7))", "complement((16384,16384):(16392,3))"],
 )
-def test_an_operation_without_end_ends_in_a_sentence(workers: Workers, expression: str) -> None:
+def test_an_operation_without_end_ends_in_a_sentence(
+    workers: RequestWorkers, expression: str
+) -> None:
     with pytest.raises(LayoutError, match=expression.partition("(")[0]):
         workers.call("picture", {**PICTURE, "typed": expression})
 
 
 @pytest.fixture
-def slow() -> Iterator[Workers]:
+def slow() -> Iterator[RequestWorkers]:
     """A worker with operations that take for ever."""
-    with Workers(1, memory=256 << 20, code=SLOW) as slow:
+    with RequestWorkers(1, memory=256 << 20, code=SLOW) as slow:
         slow.call("page", {"expression": "4"})
         yield slow
 
@@ -88,7 +90,7 @@ def slow() -> Iterator[Workers]:
         ("flatten_layout", "this takes more time or memory than is allowed"),
     ],
 )
-def test_an_operation_has_a_budget(slow: Workers, operation: str, told: str) -> None:
+def test_an_operation_has_a_budget(slow: RequestWorkers, operation: str, told: str) -> None:
     line = f"4 @ {operation}(8:2)"
     started = monotonic()
     with pytest.raises(LayoutBudgetError) as caught:
@@ -101,11 +103,14 @@ def test_an_operation_has_a_budget(slow: Workers, operation: str, told: str) -> 
 
 def test_a_picture_has_a_budget_of_memory() -> None:
     asked = {**PICTURE, "typed": "(512,512)", "limits": [512], "format": "html"}
-    with Workers(1, memory=48 << 20) as workers, pytest.raises(LayoutBudgetError, match="memory"):
+    with (
+        RequestWorkers(1, memory=48 << 20) as workers,
+        pytest.raises(LayoutBudgetError, match="memory"),
+    ):
         workers.call("picture", asked)
 
 
-def test_of_one_worker_two_cannot_have_the_answer_at_once(slow: Workers) -> None:
+def test_of_one_worker_two_cannot_have_the_answer_at_once(slow: RequestWorkers) -> None:
     def ask() -> None:
         with pytest.raises(LayoutBudgetError):
             slow.call("page", {"expression": "nullspace(4)"})
@@ -119,11 +124,11 @@ def test_of_one_worker_two_cannot_have_the_answer_at_once(slow: Workers) -> None
     other.join()
 
 
-def stand_in(*lines: str) -> Worker:
+def stand_in(*lines: str) -> RequestWorker:
     """A worker that writes these lines when it is asked, and then nothing any more."""
     code = "import sys, time\nprint('{\"timers\": false}', flush=True)\nsys.stdin.readline()\n"
     code += "".join(f"print({line!r}, flush=True)\n" for line in lines) + "time.sleep(60)\n"
-    return Worker(0, code.replace("{", "{{").replace("}", "}}"))
+    return RequestWorker(0, code.replace("{", "{{").replace("}", "}}"))
 
 
 def test_where_a_process_cannot_limit_itself_the_clock_does() -> None:
@@ -145,7 +150,7 @@ def test_half_an_answer_is_none() -> None:
     worker.close()
 
 
-def test_errors_keep_their_class(workers: Workers) -> None:
+def test_errors_keep_their_class(workers: RequestWorkers) -> None:
     with pytest.raises(ArgumentError, match="argument `limit`: expected an int >= 4, got 1"):
         workers.call("picture", {**PICTURE, "typed": "4:1", "limits": [1]})
     with pytest.raises(LayoutTypeError):
@@ -154,7 +159,7 @@ def test_errors_keep_their_class(workers: Workers) -> None:
         workers.call("no such task", {})
 
 
-def test_a_warm_page_is_there_at_once(workers: Workers) -> None:
+def test_a_warm_page_is_there_at_once(workers: RequestWorkers) -> None:
     times = []
     for _ in range(10):
         started = monotonic()

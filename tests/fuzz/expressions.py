@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from layoutconv.algebra import LayoutBudgetError, LayoutError, parse
 from layoutconv.drawing.expression import evaluate
-from layoutconv.drawing.workers import Workers
+from layoutconv.drawing.workers import RequestWorkers
 
 from .reference import is_notation
 from .report import Report, WrongError, main_of, run
@@ -112,7 +112,7 @@ def check_expression(rng: Random, evaluate: Parse) -> str:
     return "layout"
 
 
-def page_check(workers: Workers) -> Callable[[Random], str]:
+def page_check(workers: RequestWorkers) -> Callable[[Random], str]:
     """A check that the worker of a page answers any text, within its budget, and escapes it."""
 
     def check(rng: Random) -> str:
@@ -135,7 +135,7 @@ def page_check(workers: Workers) -> Callable[[Random], str]:
 
 
 def cases(
-    count: int, workers: Workers | None, judged: Judged = OURS
+    count: int, workers: RequestWorkers | None, judged: Judged = OURS
 ) -> Iterator[tuple[str, Any, int]]:
     """The kinds of cases: a name, the check, and how many of ``count`` are of it."""
     yield "notation", partial(check_notation, parse=judged.parse), count * 45 // 100
@@ -151,7 +151,7 @@ def campaign(
 ) -> Report:
     """All kinds of cases; ``first``: up to the first failure."""
     report = Report()
-    with Workers(1) as workers:
+    with RequestWorkers(1) as workers:
         for kind, check, share in cases(count, workers if pages else None, judged):
             for at in range(share):
                 run(kind, check, seed, at, report, PATIENCE if kind == "page" else 0.0)
@@ -163,7 +163,7 @@ def campaign(
 def again(kind: str, seed: int, at: int) -> Report:
     """One case."""
     report = Report()
-    with Workers(1) as workers:
+    with RequestWorkers(1) as workers:
         check = {k: c for k, c, _ in cases(1, workers)}[kind]
         run(kind, check, seed, at, report, PATIENCE)
     return report

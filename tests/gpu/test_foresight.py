@@ -10,7 +10,7 @@ from torch import nn
 
 import layoutconv as lc
 from layoutconv.sparse import Coordinates, SparseTensor
-from layoutconv.sparse.maps.foresight import Run
+from layoutconv.sparse.maps.foresight import AskedMaps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -79,7 +79,7 @@ def test_the_third_cloud_has_its_maps_together(size: int, padding: int, training
 
 def apart(x: SparseTensor) -> SparseTensor:
     """A cloud of which nothing is foreseen."""
-    x.coordinates._known.run = Run(), NO_LEVEL
+    x.coordinates._known.run = AskedMaps(), NO_LEVEL
     return x
 
 

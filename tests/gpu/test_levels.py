@@ -13,7 +13,7 @@ from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, s
 from layoutconv.sparse.coords.street import street
 from layoutconv.sparse.coords.voxels import voxelize
 from layoutconv.sparse.maps.kernel_map import strided_in
-from layoutconv.sparse.maps.levels import Maps, Step, made_together
+from layoutconv.sparse.maps.levels import LevelMaps, LevelStep, made_together
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
 
@@ -100,16 +100,18 @@ DETECTORS: list[list[tuple[Any, Any, Any]]] = [
 def test_levels_of_detectors(number: int, kind: int, fixed: bool) -> None:
     cells, shape, batch = clouds()[number]
     level = Coordinates(cells.cuda(), shape, batch).check()
-    want, steps = [level], list[Step]()
+    want, steps = [level], list[LevelStep]()
     for sizes in DETECTORS[kind]:
         extents = level.spatial_shape
         taps, grid = strided_in(extents, *sizes, 1)
         level = reached(level, taps, tuple(grid or ()), transposed=False)
-        steps.append(Step(taps, level.spatial_shape, len(level) + 37 if fixed else None))
+        steps.append(LevelStep(taps, level.spatial_shape, len(level) + 37 if fixed else None))
         want.append(level)
     every = set(range(len(want)))
     own = [(n, Taps.centred(3, 3)) for n in every]
-    have = made_together(Coordinates(cells.cuda(), shape, batch), Maps(own, steps, every, every))
+    have = made_together(
+        Coordinates(cells.cuda(), shape, batch), LevelMaps(own, steps, every, every)
+    )
     level = Coordinates(cells.cuda(), shape, batch).check()
     for n, (one, other) in enumerate(zip(have, want, strict=True)):
         assert torch.equal(one.cells[: len(other)], other.cells)

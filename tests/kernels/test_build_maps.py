@@ -154,10 +154,10 @@ def test_inverses_of_box_filters_are_there_for_who_asks(gpu_tables: Launches) ->
 
 def test_dilated_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
     taps = Taps.strided(3, 3, 2, 2, dilation=2)
-    steps = [making.Step(taps, (4, 5, 4), None)]
+    steps = [making.LevelStep(taps, (4, 5, 4), None)]
     cells = of_cloud(3, 40)
     gpu_tables.kinds.clear()
-    _, found = making.made_together(cells, making.Maps([], steps, set(), set()))
+    _, found = making.made_together(cells, making.LevelMaps([], steps, set(), set()))
     assert MarkLevels not in gpu_tables.kinds
     want = reached(of_cloud(3, 40), taps, (4, 5, 4), transposed=False)
     assert torch.equal(found.cells, want.cells)
@@ -311,10 +311,12 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
 
 def test_maps_of_other_grids_take_the_same_launches() -> None:
     own, down = Taps.centred(3, 3), Taps.strided(3, 3, 2, 1)
-    maps = making.Maps([(0, own), (1, own)], [making.Step(down, (5, 5, 5), None)], {0}, set())
+    maps = making.LevelMaps(
+        [(0, own), (1, own)], [making.LevelStep(down, (5, 5, 5), None)], {0}, set()
+    )
     plan = making._plan_of(Coordinates(torch.zeros(1, 4).int(), (9, 9, 9), 1), maps)
     other = maps.through([(7, 9, 4)])
-    assert other.steps == [making.Step(down, (7, 9, 4), None)]
+    assert other.steps == [making.LevelStep(down, (7, 9, 4), None)]
     assert other.keys != maps.keys
     assert plan is not None
     assert making._plan_of(Coordinates(torch.zeros(1, 4).int(), (13, 17, 8), 2), other) is plan

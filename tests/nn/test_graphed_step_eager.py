@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import layoutconv as lc
 from layoutconv.base.torch_internals import functions_that_look
-from layoutconv.nn.step_bucket import Step
+from layoutconv.nn.step_bucket import TrainingStep
 from layoutconv.nn.training_state import Gradients
 from layoutconv.sparse import SparseTensor
 
@@ -119,7 +119,9 @@ def test_ranks_that_wait_for_each_other_do_so_eagerly(
     step(x)
     step(x)
     assert step.report().hits == 1
-    monkeypatch.setattr(Step, "backward", lambda *of: torch.ones(()))  # there is no other rank
+    monkeypatch.setattr(
+        TrainingStep, "backward", lambda *of: torch.ones(())
+    )  # there is no other rank
     net.train()
     assert [float(step(x)) for _ in range(2)] == [1, 1]
     assert step.report().hits == 1

@@ -17,7 +17,7 @@ from layoutconv.sparse.maps.foresight import Foresight, grid_after
 from layoutconv.sparse.maps.kernel_map import strided_in, strided_map, submanifold_map
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
-from layoutconv.sparse.maps.together import MOST_GRIDS, Maps, Step, key_of, load_kernels
+from layoutconv.sparse.maps.together import MOST_GRIDS, LevelMaps, LevelStep, key_of, load_kernels
 from layoutconv.sparse.maps.two_way import KernelMap
 
 from .test_levels import random_cells
@@ -36,7 +36,7 @@ class Network:
     """
 
     def __init__(self, levels: int = 3, *, back: bool = False, at_hand: bool = True) -> None:
-        self.levels, self.back, self.together = levels, back, list[Maps]()
+        self.levels, self.back, self.together = levels, back, list[LevelMaps]()
         self.foresight = Foresight(lambda cells: True, lambda cells, maps: at_hand, self._make)
 
     def __call__(self, cells: Coordinates) -> list[KernelMap]:
@@ -51,7 +51,7 @@ class Network:
 
     def down(self, level: Coordinates, *sizes: int) -> KernelMap:
         taps, grid = strided_in(level.spatial_shape, *sizes, 1)
-        step = Step(taps, tuple(grid or ()), None)
+        step = LevelStep(taps, tuple(grid or ()), None)
         found = self.ask(level, key_of(step), lambda level: strided(level, step))
         found.sorted  # noqa: B018
         if self.back:
@@ -72,17 +72,17 @@ class Network:
                 run.note(level, found, key)
         return found
 
-    def _make(self, cells: Coordinates, maps: Maps) -> list[Coordinates]:
+    def _make(self, cells: Coordinates, maps: LevelMaps) -> list[Coordinates]:
         self.together.append(maps)
         return in_torch(cells.check(), maps)
 
 
-def strided(level: Coordinates, step: Step) -> KernelMap:
+def strided(level: Coordinates, step: LevelStep) -> KernelMap:
     outputs = reached(level, step.taps, step.grid, transposed=False)
     return KernelMap.of_search(level, outputs, step.taps)
 
 
-def in_torch(cells: Coordinates, maps: Maps) -> list[Coordinates]:
+def in_torch(cells: Coordinates, maps: LevelMaps) -> list[Coordinates]:
     """Cells of all levels, which keep their maps, sorted."""
     levels = [cells]
     for number, step in enumerate(maps.steps):
@@ -200,7 +200,7 @@ def test_unequal_padding_ends_what_is_foreseen() -> None:
         cells = cloud(number)
         net(cells)
         taps, grid = strided_in(cells.spatial_shape, 3, 2, ((1, 0), (1, 0)), 1)
-        step = Step(taps, tuple(grid or ()), None)
+        step = LevelStep(taps, tuple(grid or ()), None)
         assert step.grid == (9, 7) != grid_after(taps, cells.spatial_shape)
         level = net.ask(cells, key_of(step), lambda level, step=step: strided(level, step)).outputs
         net.ask(level, OWN, lambda level: KernelMap.of_search(level, level, OWN)).sorted  # noqa: B018
@@ -238,9 +238,9 @@ def test_cells_that_are_wrong_are_refused() -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_clouds_with_repeated_cells_are_not_tried_each_time(repeated: bool) -> None:
-    tried: list[Maps] = []
+    tried: list[LevelMaps] = []
 
-    def make(cells: Coordinates, maps: Maps) -> None:
+    def make(cells: Coordinates, maps: LevelMaps) -> None:
         tried.append(maps)
 
     foresight = Foresight(lambda cells: True, lambda cells, maps: True, make)
@@ -255,7 +255,7 @@ def test_clouds_with_repeated_cells_are_not_tried_each_time(repeated: bool) -> N
 
 def test_launches_of_few_batch_sizes_are_kept() -> None:
     taps, grid = strided_in((19, 14), 2, 2, 0, 1)
-    maps = Maps([(0, OWN), (1, OWN)], [Step(taps, tuple(grid or ()), None)], {0}, set())
+    maps = LevelMaps([(0, OWN), (1, OWN)], [LevelStep(taps, tuple(grid or ()), None)], {0}, set())
     for batch in range(1, 3 * MOST_GRIDS):
         load_kernels(Coordinates(cloud(0).cells, (19, 14), 1 + batch), maps)
     assert len(maps.plans) == len(maps.grids) == MOST_GRIDS

@@ -17,7 +17,7 @@ from ...errors import ArgumentError
 
 
 class VoxelTable(NamedTuple):
-    """The table that :meth:`Grid.table` returns.
+    """The table that :meth:`VoxelGrid.table` returns.
 
     ``voxels`` float32 (rows, points, F), zeros or the mean where there are fewer points;
     ``indices`` int32 (rows, rank), columns ``(z, y, x)``; ``num_per_voxel`` int32 (rows,);
@@ -30,7 +30,7 @@ class VoxelTable(NamedTuple):
     pc_voxel_id: Tensor
 
 
-class Grid:
+class VoxelGrid:
     """A box cut into voxels.
 
     Args:
@@ -38,7 +38,7 @@ class Grid:
         coors_range_xyz: ``(x0, y0, z0, x1, y1, z1)``. The box has ``round((x1 - x0) / edge)``
             voxels along x; points outside them belong to none.
 
-    >>> Grid([0.1, 0.1, 0.2], [0, -1, -3, 1, 1, 1]).shape
+    >>> VoxelGrid([0.1, 0.1, 0.2], [0, -1, -3, 1, 1, 1]).shape
     [20, 20, 10]
     """
 
@@ -75,7 +75,7 @@ class Grid:
             empty_mean: fill the unused places of a voxel with the mean of its points.
 
         >>> cloud = torch.tensor([[0.9], [0.1], [0.8], [0.2], [7.0]])
-        >>> found = Grid([0.5], [0, 1]).table(cloud, max_voxels=5, max_points=1)
+        >>> found = VoxelGrid([0.5], [0, 1]).table(cloud, max_voxels=5, max_points=1)
         >>> found.voxels.flatten(), found.indices.T
         (tensor([0.9000, 0.1000]), tensor([[1, 0]], dtype=torch.int32))
         >>> found.pc_voxel_id

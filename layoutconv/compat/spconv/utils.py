@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import ArgumentError
 from ...tensors.of_array import tensor_of_array
 from .absent import explain
-from .point_to_voxel import Grid, VoxelTable
+from .point_to_voxel import VoxelGrid, VoxelTable
 
 __all__ = [
     "Point2VoxelCPU1d",
@@ -58,7 +58,7 @@ class _Point2Voxel:
         max_num_voxels: int,
         max_num_points_per_voxel: int,
     ) -> None:
-        self._grid = Grid(vsize_xyz, coors_range_xyz)
+        self._grid = VoxelGrid(vsize_xyz, coors_range_xyz)
         if self._grid.rank != self._rank:
             raise ArgumentError("vsize_xyz", f"{self._rank} edges", vsize_xyz)
         self._columns = num_point_features
@@ -176,7 +176,7 @@ class VoxelGenerator:
         max_voxels: int = 20000,
         full_mean: bool = False,
     ) -> None:
-        self._grid = Grid(voxel_size, point_cloud_range)
+        self._grid = VoxelGrid(voxel_size, point_cloud_range)
         self.voxel_size = np.array(voxel_size, dtype=np.float32)
         self.point_cloud_range = np.array(point_cloud_range, dtype=np.float32)
         self.grid_size = np.array(self._grid.shape[::-1], dtype=np.int64)  # x, y, z

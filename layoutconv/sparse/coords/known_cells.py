@@ -11,7 +11,7 @@ from .graphs import is_dynamo_compiling
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..maps.foresight import Run
+    from ..maps.foresight import AskedMaps
     from ..maps.two_way import TwoWay
     from .coordinates import Coordinates
     from .repeats import Repeats
@@ -39,7 +39,9 @@ class KnownCells:
     repeats: Repeats | None = None
     corner: tuple[int, ...] | None = None
     coords: Tensor | None = None  # relative to zero, if the cells are not
-    run: tuple[Run, int] | None = None  # a cloud's requests for maps, and the level of these cells
+    run: tuple[AskedMaps, int] | None = (
+        None  # a cloud's requests for maps, and the level of these cells
+    )
     version: int | None = None  # of the cells, when first checked
     # Maps to given cells, while these exist; None before the first.
     given: weakref.WeakKeyDictionary[KnownCells, dict[Hashable, tuple[TwoWay, int]]] | None = None

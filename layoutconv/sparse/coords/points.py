@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...base.paths import name_of
 from ...errors import ArgumentError, ArgumentTypeError, PointFileError
 from .point_files.bin import read_bin
-from .point_files.columns import Wanted
+from .point_files.columns import WantedColumns
 from .point_files.las import read_las
 from .point_files.npy import read_npy
 from .point_files.pcd import read_pcd
@@ -87,7 +87,7 @@ def read_points(
     import numpy as np
 
     name = name_of(path)
-    wanted = Wanted(_columns(columns), _kind(dtype))
+    wanted = WantedColumns(_columns(columns), _kind(dtype))
     suffix = os.path.splitext(name)[1].lower()
     reader = _READERS.get(suffix)
     if reader is None:

@@ -16,7 +16,7 @@ from ...base.outlive import keeping
 from ..coords.coordinates import Coordinates
 from ..coords.row_plan import Made
 from .taps import Taps
-from .together import Maps, can_begin, made_together, step_of
+from .together import LevelMaps, can_begin, made_together, step_of
 from .two_way import KernelMap, TwoWay
 
 Place = tuple[str, int]  # cells: "given" as the n-th of a run, or "made" by its n-th map
@@ -167,7 +167,7 @@ class Ahead:
         root: Place = "given", wanted[0][1].root
         if not can_begin(self._cells[root]):
             return
-        maps, levels = Maps([], [], set(), set()), {root: 0}
+        maps, levels = LevelMaps([], [], set(), set()), {root: 0}
         for number, asked in wanted:
             level, step = levels.get(asked.source), step_of(asked.key)
             if level is None or asked.target is not None:

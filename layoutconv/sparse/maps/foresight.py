@@ -24,8 +24,8 @@ from ..coords.graphs import is_compiling
 from .map_use import Use, watched
 from .taps import Taps
 from .together import (
-    Maps,
-    Step,
+    LevelMaps,
+    LevelStep,
     are_at_hand,
     can_begin,
     load_kernels,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..coords.coordinates import Coordinates
     from .two_way import KernelMap
 
-Make = Callable[["Coordinates", Maps], "list[Coordinates] | None"]
+Make = Callable[["Coordinates", LevelMaps], "list[Coordinates] | None"]
 
 
 HISTORY_BYTES = 100_000  # of eight plans: taps and addresses, no tensors
@@ -96,19 +96,19 @@ class Foreseen(NamedTuple):
             found.append(shape)
         return found
 
-    def maps(self, shape: tuple[int, ...]) -> Maps:
+    def maps(self, shape: tuple[int, ...]) -> LevelMaps:
         """Return the maps of a cloud in a grid of a shape."""
         along = zip(self.leads, self.grids(shape), strict=True)
-        steps = [Step(lead.taps, grid, None) for lead, grid in along]
+        steps = [LevelStep(lead.taps, grid, None) for lead, grid in along]
         down = {level for level, lead in enumerate(self.leads) if lead.read}
         back = {level for level, lead in enumerate(self.leads) if lead.read_back}
         every = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
         own = [(level, taps) for level, taps, _ in every]
         counted = *(lead.counted for lead in self.leads), *(counted for *_, counted in every)
-        return Maps(own, steps, down, back, counted)
+        return LevelMaps(own, steps, down, back, counted)
 
 
-class Run:
+class AskedMaps:
     """The maps that layers asked for over one cloud, in order; it outlives them.
 
     Attributes:
@@ -136,7 +136,7 @@ class Run:
         use.note(0, found.own.read[0])
         self.asked.append(Ask(level, taps, step is not None, use))
 
-    def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
+    def note_ahead(self, levels: Sequence[Coordinates], maps: LevelMaps) -> None:
         """Note maps of all levels, which no layer has asked for yet."""
         for level, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
             ways, _, made = levels[level]._known.made[key]
@@ -192,11 +192,11 @@ class _History:
     """
 
     def __init__(self) -> None:
-        self._last: Run | None = None
+        self._last: AskedMaps | None = None
         self._before: Foreseen | None = None
-        self._maps: tuple[Foreseen, tuple[int, ...], Maps] | None = None  # for the last grid
+        self._maps: tuple[Foreseen, tuple[int, ...], LevelMaps] | None = None  # for the last grid
 
-    def next(self, run: Run, shape: tuple[int, ...]) -> Maps | None:
+    def next(self, run: AskedMaps, shape: tuple[int, ...]) -> LevelMaps | None:
         """Return the maps of the two runs before this one, if they are the same; counted where both
         counted them.
         """
@@ -227,14 +227,14 @@ class Foresight:
     def __init__(
         self,
         begins: Callable[[Coordinates], bool] = can_begin,
-        at_hand: Callable[[Coordinates, Maps], bool] = are_at_hand,
+        at_hand: Callable[[Coordinates, LevelMaps], bool] = are_at_hand,
         make: Make = made_together,
     ) -> None:
         self._begins, self._at_hand, self._make = begins, at_hand, make
         self._histories: BoundedCache[Hashable, _History] = BoundedCache(
             "foreseen maps", entries=256, nbytes=32 << 20
         )
-        self._dry: list[tuple[Run, Coordinates]] | None = None
+        self._dry: list[tuple[AskedMaps, Coordinates]] | None = None
 
     def first(self, cells: Coordinates, key: Hashable) -> KernelMap | None:
         """Return the first map asked for over a cloud that no map produced, after making all maps
@@ -242,7 +242,7 @@ class Foresight:
         """
         if is_compiling() or not self._begins(cells) or (taps := taps_of(key)) is None:
             return None
-        run = Run()
+        run = AskedMaps()
         cells._known.run = run, 0
         if dry_hooks.covers(cells.cells):
             if self._dry is not None:
@@ -265,7 +265,7 @@ class Foresight:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """At the end of a dry run, note the kernels that make its maps together."""
-        noted = self._dry = list[tuple[Run, "Coordinates"]]()
+        noted = self._dry = list[tuple[AskedMaps, "Coordinates"]]()
         try:
             yield
             for run, cells in noted:

@@ -13,7 +13,7 @@ from ..coords.coordinates import Coordinates
 from ..coords.graphs import is_compiling
 from .kernel_map import check_capacity, strided_in, strided_map, submanifold_map
 from .taps import Taps, frozen, per_axis
-from .together import Maps, Step, can_begin, key_of, made_together, name_of, note_kernels
+from .together import LevelMaps, LevelStep, can_begin, key_of, made_together, name_of, note_kernels
 
 
 def build_maps(
@@ -79,16 +79,16 @@ def build_maps(
     (pads,) = frozen(padding=padding)
     sizes = size, steps_of, pads
     own = Taps.centred(rank, kernel_size)
-    steps: list[Step] = []
+    steps: list[LevelStep] = []
     together, dry = _begins_here(coordinates), dry_hooks.covers(coordinates.cells)
     if together:
         shape = coordinates.spatial_shape
         for capacity in rows:
             taps, grid = strided_in(shape, *sizes, 1)
             shape = tuple(grid or ())
-            steps.append(Step(taps, shape, capacity))
+            steps.append(LevelStep(taps, shape, capacity))
     every = set(range(levels))
-    maps = Maps([(n, own) for n in range(levels)], steps, every, every if inverse else set())
+    maps = LevelMaps([(n, own) for n in range(levels)], steps, every, every if inverse else set())
     if together and not dry and not _is_kept(coordinates, own, steps):
         made, plan = keeping(made_together, coordinates, maps), row_plan.current()
         if made is not None and plan is not None:
@@ -113,7 +113,7 @@ def _begins_here(coordinates: Coordinates) -> bool:
     return not is_compiling() and row_plan.fixed() is None and can_begin(coordinates)
 
 
-def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[Step]) -> bool:
+def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[LevelStep]) -> bool:
     """Return whether one of the first maps exists already."""
     if coordinates.kept(own) is not None:
         return True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Sorted = tuple[Tensor, Tensor]
 
 
-MOST_GRIDS = 16  # batch sizes, and grids, whose launches ``Maps`` keeps
+MOST_GRIDS = 16  # batch sizes, and grids, whose launches ``LevelMaps`` keeps
 
 
 class Reached(NamedTuple):
@@ -40,7 +40,7 @@ class Reached(NamedTuple):
     corner: tuple[int, ...] | None
 
 
-class Step(NamedTuple):
+class LevelStep(NamedTuple):
     """A level, as a strided convolution makes it from the level before.
 
     Attributes:
@@ -75,25 +75,25 @@ def can_begin(coordinates: Coordinates) -> bool:
     return known and coordinates.rows > 0 and coordinates.repeats is None
 
 
-def name_of(step: Step) -> Reached:
+def name_of(step: LevelStep) -> Reached:
     return Reached("strided", step.taps, step.grid, None)
 
 
-def key_of(step: Step) -> tuple[Any, ...]:
+def key_of(step: LevelStep) -> tuple[Any, ...]:
     return *name_of(step), step.capacity
 
 
-def step_of(key: Any) -> Step | None:
+def step_of(key: Any) -> LevelStep | None:
     """Return the step whose map is kept under a key; None for other maps."""
     if not isinstance(key, tuple) or len(key) != len(Reached._fields) + 1:
         return None
     *name, capacity = key
-    found = Step(name[1], name[2], capacity)
+    found = LevelStep(name[1], name[2], capacity)
     return found if name_of(found) == tuple(name) else None
 
 
 @dataclass(frozen=True, eq=False)
-class Maps:
+class LevelMaps:
     """The maps of levels that are made together.
 
     Attributes:
@@ -105,7 +105,7 @@ class Maps:
     """
 
     own: list[tuple[int, Taps]]
-    steps: list[Step]
+    steps: list[LevelStep]
     down: set[int]
     back: set[int]
     counted: tuple[int, ...] = ()
@@ -113,11 +113,11 @@ class Maps:
     grids: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)  # of steps, by batch size
     by_kind: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by the kinds of all grids
 
-    def through(self, grids: Sequence[tuple[int, ...]]) -> Maps:
+    def through(self, grids: Sequence[tuple[int, ...]]) -> LevelMaps:
         """Return the same maps over other grids; values that do not depend on grids are shared."""
         steps = [s._replace(grid=grid) for s, grid in zip(self.steps, grids, strict=True)]
         same = self.down, self.back, self.counted
-        found = Maps(self.own, steps, *same, by_kind=self.by_kind)
+        found = LevelMaps(self.own, steps, *same, by_kind=self.by_kind)
         for name in ("around", "counting", "forward", "inverted", "wanted", "filters"):
             found.__dict__[name] = getattr(self, name)
         return found
@@ -184,7 +184,7 @@ class Maps:
         return tuple(found)[: level_cells.levels_at_once(tuple(found))]
 
 
-def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | None:
+def made_together(coordinates: Coordinates, maps: LevelMaps) -> list[Coordinates] | None:
     """Return the cells of all levels, which keep the maps; for cells of which kernels make maps.
 
     None if some cells are repeated, whose maps have other rows: then no map is kept.
@@ -214,7 +214,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
     return levels
 
 
-def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
+def _plan_of(coordinates: Coordinates, maps: LevelMaps) -> LevelPlan | None:
     """Return the launches that make these maps; None if kernels cannot make them together."""
     batch, shape = key = coordinates.batch_size, coordinates.spatial_shape
     try:
@@ -230,7 +230,7 @@ def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
         return put_few(maps.plans, key, plan, MOST_GRIDS)
 
 
-def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
+def are_at_hand(coordinates: Coordinates, maps: LevelMaps) -> bool:
     """Return whether all kernels that make these maps are ready; not if the cloud's maps keep a
     GPU busy one by one, nor in a capture, since the host waits for numbers of cells. Meanwhile
     another process compiles those that must be.
@@ -243,7 +243,7 @@ def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
     return bool(kernels) and _of_gpu().per_rank.are_at_hand(kernels, device)
 
 
-def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
+def _kernels_of(coordinates: Coordinates, maps: LevelMaps) -> list[Chain | PerRank]:
     """Return the kernels that make these maps in an eager call; none if they cannot together."""
     plan = _plan_of(coordinates, maps) if len(maps.wanted) > 1 else None
     if plan is None:
@@ -253,7 +253,7 @@ def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
     return [*of_cells, plan.chain]
 
 
-def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
+def load_kernels(coordinates: Coordinates, maps: LevelMaps) -> None:
     """In a dry run, note the kernels that make these maps together, if any do."""
     from ...kernels.maps import per_rank
 
@@ -261,7 +261,7 @@ def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
         dry_hooks.note(per_rank.launch_nothing, kernel, coordinates.cells)
 
 
-def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
+def note_kernels(levels: Sequence[Coordinates], maps: LevelMaps) -> None:
     """In a dry run, in which torch made the maps, note the kernels."""
     from ...kernels.maps import level_cells, level_maps
 
@@ -275,13 +275,13 @@ def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
     dry_hooks.note(level_maps.load_kernels, maps.wanted, grids, *cells)
 
 
-def _grids_of(maps: Maps, batch_size: int) -> list[tuple[int, ...]]:
+def _grids_of(maps: LevelMaps, batch_size: int) -> list[tuple[int, ...]]:
     """Return the grids of the levels whose cells may be found together, ``(batch_size, ...)``."""
     steps = maps.steps[: len(maps.filters)]
     return put_few(maps.grids, batch_size, [(batch_size, *step.grid) for step in steps], MOST_GRIDS)
 
 
-def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
+def _at_once(coordinates: Coordinates, maps: LevelMaps) -> tuple[BoxFilter, ...]:
     """Return the filters of the first levels, whose cells are made together: ``maps.filters``, if
     the grids' occupancy bitmaps are small enough for so many rows.
     """
@@ -290,7 +290,7 @@ def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
     return filters if _of_gpu().level_cells.suits(coordinates.rows, filters, grids) else ()
 
 
-def _levels(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
+def _levels(coordinates: Coordinates, maps: LevelMaps) -> list[Coordinates]:
     """Return the cells of all levels: made at once as far as filters and grids allow."""
     batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, maps)
     first, others = maps.steps[: len(filters)], maps.steps[len(filters) :]

@@ -177,12 +177,12 @@ class Pieces:
 
     def __init__(self, most: int, *, pinned: bool) -> None:
         self.most, self.pinned = most, pinned
-        self.made: list[Piece] = []
-        self._free: SimpleQueue[Piece] = SimpleQueue()
+        self.made: list[StagingBuffer] = []
+        self._free: SimpleQueue[StagingBuffer] = SimpleQueue()
         self._lock = Lock()
 
     @contextmanager
-    def borrowed(self, size: int) -> Iterator[tuple[Piece, Tensor]]:
+    def borrowed(self, size: int) -> Iterator[tuple[StagingBuffer, Tensor]]:
         """Lend a piece, and ``size`` bytes of it, once its last copy is done."""
         piece = self._take()
         try:
@@ -191,18 +191,18 @@ class Pieces:
         finally:
             self._free.put(piece)
 
-    def _take(self) -> Piece:
+    def _take(self) -> StagingBuffer:
         try:
             return self._free.get_nowait()  # the least recently used
         except Empty:
             with self._lock:
                 if len(self.made) < self.most:
-                    self.made.append(Piece(self.pinned))
+                    self.made.append(StagingBuffer(self.pinned))
                     return self.made[-1]
         return self._free.get()
 
 
-class Piece:
+class StagingBuffer:
     """A piece of memory, and an event after a GPU's last use of it."""
 
     def __init__(self, pinned: bool) -> None:

@@ -13,7 +13,7 @@ from ..MinkowskiNormalization import MinkowskiBatchNorm
 Sizes = tuple[int, int, int, int, int]
 
 
-class _Block(torch.nn.Module):
+class _ResidualBlock(torch.nn.Module):
     """Convolutions, each with a norm: ``conv1``, ``norm1``, ``conv2`` and so on, and a shortcut."""
 
     expansion = 1
@@ -53,7 +53,7 @@ class _Block(torch.nn.Module):
         raise NotImplementedError
 
 
-class BasicBlock(_Block):
+class BasicBlock(_ResidualBlock):
     """Two convolutions of 3 and a shortcut."""
 
     def _convs(self, inplanes: int, planes: int, stride: int, dilation: int) -> list[Sizes]:
@@ -63,7 +63,7 @@ class BasicBlock(_Block):
         return self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
 
 
-class Bottleneck(_Block):
+class Bottleneck(_ResidualBlock):
     """Convolutions of 1, 3 and 1 and a shortcut."""
 
     expansion = 4

@@ -29,7 +29,7 @@ _LASTING = (
 )  # fmt: skip
 
 
-class Operation(NamedTuple):
+class TracedOperation(NamedTuple):
     """A call of a module on a sparse value or on features, or a sum of features.
 
     Attributes:
@@ -64,7 +64,7 @@ class Trace:
 
     def __init__(self, block: Any) -> None:
         self.block = block
-        self.operations: list[Operation] = []
+        self.operations: list[TracedOperation] = []
         self.guards: list[Guard] = []
         self.result = (0, 0)
         self._features: dict[int, _Features] = {}
@@ -89,7 +89,7 @@ class Trace:
         if kind == "sparse":
             self._sparse += 1
             made = self._sparse, self._places
-        self.operations.append(Operation(kind, name, of, made))
+        self.operations.append(TracedOperation(kind, name, of, made))
         return _Sparse(self, *made) if kind == "sparse" else self.features(self._places)
 
     def guard(self, guard: Guard) -> None:

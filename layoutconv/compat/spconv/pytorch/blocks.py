@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....base.caches import BoundedCache, footprint
 from ....nn.fused_norm import ACTIVATIONS, NORMS, following, is_bare
 from ....nn.trained_norm import trained
-from .block_trace import CLASS, MODULE, OWN, Guard, Operation, Trace, traced
+from .block_trace import CLASS, MODULE, OWN, Guard, Trace, TracedOperation, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ _plans: BoundedCache[type, tuple[BlockPlan, ...]] = BoundedCache(
 )
 
 
-class Step(NamedTuple):
+class BlockStep(NamedTuple):
     """A call of a plan, and the operations fused into it: names of modules, and places of values.
 
     ``of`` are the places of the operands: a sparse value and features, features alone, or both
@@ -54,7 +54,7 @@ class BlockPlan(NamedTuple):
     """The steps of a block's ``forward``, and the guards under which they hold."""
 
     guards: tuple[Guard, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BlockStep, ...]
     result: tuple[int, int]
 
     def fits(self, block: Any) -> bool:
@@ -157,7 +157,7 @@ def plan_of(block: Any) -> BlockPlan | None:
 
 
 def _called(
-    step: Step, modules: dict[str, Any], x: SparseConvTensor, values: dict[int, Tensor]
+    step: BlockStep, modules: dict[str, Any], x: SparseConvTensor, values: dict[int, Tensor]
 ) -> SparseConvTensor:
     """Run a step on a sparse tensor, in one launch or module after module; return the result."""
     module = modules[step.name]
@@ -189,7 +189,7 @@ def _called(
 
 def _planned(trace: Trace, block: Any) -> BlockPlan | None:
     """Return the plan of a trace; None if nothing can be fused into a convolution."""
-    steps: dict[int, Step] = {}  # by the index of the operation that they replace
+    steps: dict[int, BlockStep] = {}  # by the index of the operation that they replace
     taken: set[int] = set()
     for at, operation in enumerate(trace.operations):
         if at in taken:
@@ -200,7 +200,7 @@ def _planned(trace: Trace, block: Any) -> BlockPlan | None:
             taken.update(chain)
             steps[chain[-1]] = _joined(trace, block, chain)
         else:
-            steps[at] = Step(*operation)
+            steps[at] = BlockStep(*operation)
     if all(step.norm is step.past is step.last is None for step in steps.values()):
         return None
     ordered = tuple(steps[at] for at in sorted(steps))
@@ -224,7 +224,7 @@ def _chain(trace: Trace, block: Any, start: int) -> list[int]:
     return chain
 
 
-def _stage(operation: Operation, value: int, block: Any) -> str | None:
+def _stage(operation: TracedOperation, value: int, block: Any) -> str | None:
     """Return the role of an operation for the convolution before it."""
     if operation.kind == "add":
         return "add" if operation.of[0] != operation.of[1] else None
@@ -250,10 +250,10 @@ def _may_wait(trace: Trace, chain: list[int], until: int) -> bool:
     return True
 
 
-def _joined(trace: Trace, block: Any, chain: list[int]) -> Step:
+def _joined(trace: Trace, block: Any, chain: list[int]) -> BlockStep:
     first, *others = (trace.operations[at] for at in chain)
     end = trace.operations[chain[-1]].made[-1]
-    step = Step(first.kind, first.name, first.of, (first.made[0], end))
+    step = BlockStep(first.kind, first.name, first.of, (first.made[0], end))
     value = first.made[1]
     for operation in others:
         stage = _stage(operation, value, block)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ...tensor_arguments import check_tensors
-from ..point_to_voxel import Grid, VoxelTable
+from ..point_to_voxel import VoxelGrid, VoxelTable
 
 
 class PointToVoxel:
@@ -42,7 +42,7 @@ class PointToVoxel:
         max_num_points_per_voxel: int,
         device: Any = torch.device("cpu:0"),  # noqa: B008
     ) -> None:
-        self._grid = Grid(vsize_xyz, coors_range_xyz)
+        self._grid = VoxelGrid(vsize_xyz, coors_range_xyz)
         self.ndim = self._grid.rank
         self.device = torch.device(device)
         self.num_point_features = num_point_features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from .columns import Wanted, allocated
+from .columns import WantedColumns, allocated
 from .source import Source
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _USUAL = 4  # x, y, z, intensity
 _OTHERS = (5, 6)  # with a ring or a time, with colours
 
 
-def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
+def read_bin(source: Source, wanted: WantedColumns) -> np.ndarray:
     """Return the rows of a ``.bin`` file.
 
     A file does not say how many columns it has. The default is 4, with a warning if the file's size

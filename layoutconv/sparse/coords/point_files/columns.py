@@ -1,4 +1,4 @@
-"""``Columns``: the rows that a reader returns, x, y, z first, filled piece by piece."""
+"""``PointColumns``: the rows that a reader returns, x, y, z first, filled piece by piece."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 1 << 12  # of a point: a name is kept for each
 
 
-class Wanted(NamedTuple):
+class WantedColumns(NamedTuple):
     """The result for which the caller asks."""
 
     columns: int | None  # how many; None: all
     dtype: np.dtype  # float32 or float64
 
 
-class Columns:
+class PointColumns:
     """Rows (points, columns) of the wanted columns of a file.
 
     Args:
@@ -34,7 +34,9 @@ class Columns:
         rows: the result, to be filled.
     """
 
-    def __init__(self, source: Source, names: Sequence[str], points: int, wanted: Wanted) -> None:
+    def __init__(
+        self, source: Source, names: Sequence[str], points: int, wanted: WantedColumns
+    ) -> None:
         if any(names.count(axis) != 1 for axis in "xyz"):
             raise source.error(f"expected columns x, y, z, got {_listed(names)}")
         first = [names.index(axis) for axis in "xyz"]
@@ -58,14 +60,14 @@ def doubles(found: np.ndarray) -> np.ndarray:
     return found.astype("f8") if found.dtype.itemsize == 8 else found
 
 
-def check_columns(source: Source, found: int, wanted: Wanted) -> None:
+def check_columns(source: Source, found: int, wanted: WantedColumns) -> None:
     """Raise unless a file has x, y, z and as many columns as are wanted."""
     least = max(3, wanted.columns or 0)
     if found < least:
         raise source.error(f"expected {least} columns, but the file has {found}")
 
 
-def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.ndarray:
+def allocated(source: Source, points: int, columns: int, wanted: WantedColumns) -> np.ndarray:
     """Allocate an array for the result, or raise an error that says how large it would be."""
     import numpy as np
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .columns import Columns, Wanted
-from .las_header import Header, read_header
+from .columns import PointColumns, WantedColumns
+from .las_header import LasHeader, read_header
 from .las_points import LasPoints
 from .laz import decompressed
 from .source import Source
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_las(source: Source, wanted: Wanted) -> np.ndarray:
+def read_las(source: Source, wanted: WantedColumns) -> np.ndarray:
     """Return the rows of a ``.las`` or ``.laz`` file, whatever its suffix.
 
     Raises :class:`~layoutconv.errors.PointFileError`, also for coordinates that would be rounded by
@@ -36,12 +36,14 @@ def read_las(source: Source, wanted: Wanted) -> np.ndarray:
             rounding.see(found, place)
         return found
 
-    rows = Columns(source, points.names, header.points, wanted).fill(pieces, column)
+    rows = PointColumns(source, points.names, header.points, wanted).fill(pieces, column)
     rounding.check()
     return rows
 
 
-def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[slice, np.ndarray]]:
+def _plain(
+    source: Source, header: LasHeader, points: LasPoints
+) -> Iterator[tuple[slice, np.ndarray]]:
     what = f"{header.points} points of {header.point_size} bytes"
     end = header.start + header.points * header.point_size
     source.check_room(header.start, end - header.start, what)
@@ -54,7 +56,7 @@ def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[
 class _Rounding:
     """The distance between coordinates and their rounded values in the result."""
 
-    def __init__(self, source: Source, header: Header, wanted: Wanted) -> None:
+    def __init__(self, source: Source, header: LasHeader, wanted: WantedColumns) -> None:
         self.source, self.header, self.dtype = source, header, wanted.dtype
         self.worst = [0.0] * 3
         self.largest = 0.0

@@ -25,7 +25,7 @@ _COMPRESSED, _UNKNOWN = 0x80, 0x40  # bits of the point format
 _WAVEFORMS_INSIDE = 2  # a bit of the global encoding
 
 
-class Record(NamedTuple):
+class LasRecord(NamedTuple):
     """A variable length record."""
 
     user: bytes
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Header:
+class LasHeader:
     """The part of a header that reading the points needs."""
 
     point_format: int
@@ -45,10 +45,10 @@ class Header:
     start: int  # of the points
     stop: int  # start of the data behind them, or the file's end
     compressed: bool
-    records: list[Record]
+    records: list[LasRecord]
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> LasHeader:
     """Read the header and all records that it counts.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
@@ -82,7 +82,7 @@ def read_header(source: Source) -> Header:
     points, stop = _count_and_stop(source, head, minor, points)
     if not start <= stop <= source.size:
         raise source.error(f"expected records after the points, got byte {stop} of {source.size}")
-    return Header(
+    return LasHeader(
         point_format, point_size, points, tuple(doubles[:3]), tuple(doubles[3:]), start, stop,
         compressed, [*_records(source, records, size, start)],
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _count_and_stop(source: Source, head: bytes, minor: int, legacy: int) -> tup
     return points, stop
 
 
-def _records(source: Source, count: int, start: int, stop: int) -> Iterator[Record]:
+def _records(source: Source, count: int, start: int, stop: int) -> Iterator[LasRecord]:
     """Yield the records between the header and the points."""
     if count * _RECORD.size > stop - start:
         raise source.error(
@@ -119,7 +119,7 @@ def _records(source: Source, count: int, start: int, stop: int) -> Iterator[Reco
             raise source.error(
                 f"a record of {size} bytes ends after byte {stop}, where the points begin"
             )
-        yield Record(user.rstrip(b"\0"), number, source.read(start, size, "a record"))
+        yield LasRecord(user.rstrip(b"\0"), number, source.read(start, size, "a record"))
         start += size
 
 

@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from .columns import MOST_COLUMNS
-from .las_header import Header
+from .las_header import LasHeader
 from .source import Source
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LasPoints:
         base: how many bytes of a record belong to its format; the others are extra.
     """
 
-    def __init__(self, source: Source, header: Header) -> None:
+    def __init__(self, source: Source, header: LasHeader) -> None:
         import numpy as np
 
         self._columns: list[_Column] = []
@@ -105,7 +105,7 @@ class LasPoints:
             return found.astype(np.float64) * column.scale + column.offset
         return found
 
-    def _add_extra(self, source: Source, header: Header, kinds: list[str]) -> None:
+    def _add_extra(self, source: Source, header: LasHeader, kinds: list[str]) -> None:
         """Add the columns of bytes beyond the format: as their record says, or one per byte."""
         left = header.point_size - self.base
         found = [

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .las_header import Header
+from .las_header import LasHeader
 from .las_points import LasPoints
 from .source import PIECE, Source
 
@@ -31,7 +31,7 @@ _MOST_POINTS = 1 << 10
 
 
 def decompressed(
-    source: Source, header: Header, points: LasPoints
+    source: Source, header: LasHeader, points: LasPoints
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield the records of a compressed file in pieces: their range, and an array.
 
@@ -57,7 +57,7 @@ def decompressed(
 
 
 def _by_point(
-    source: Source, header: Header, lazrs: Any, record: bytes, data: bytes, count: int
+    source: Source, header: LasHeader, lazrs: Any, record: bytes, data: bytes, count: int
 ) -> bytearray:
     """Return the points of a chunk that is compressed point by point.
 
@@ -91,7 +91,7 @@ def _lazrs(source: Source) -> Any:
     return lazrs
 
 
-def _description(source: Source, header: Header, points: LasPoints) -> tuple[bytes, bool, int]:
+def _description(source: Source, header: LasHeader, points: LasPoints) -> tuple[bytes, bool, int]:
     """Return the compression record, whether it is by layers, and the points per chunk."""
     found = [
         record.data for record in header.records if (record.user, record.number) == (_USER, _NUMBER)
@@ -129,7 +129,7 @@ def _items(point_format: int, extra: int) -> list[tuple[int, int]]:
 
 
 def _chunks(
-    source: Source, header: Header, lazrs: Any, record: bytes, size: int
+    source: Source, header: LasHeader, lazrs: Any, record: bytes, size: int
 ) -> tuple[int, list[tuple[int, int]]]:
     """Return where chunks begin, and the number of points and bytes of each."""
     begin, table, count = _table(source, header, size)
@@ -154,7 +154,7 @@ def _chunks(
     return begin, chunks
 
 
-def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
+def _table(source: Source, header: LasHeader, size: int) -> tuple[int, int, int]:
     """Return where chunks begin, where they end and their table begins, and their number."""
     begin = header.start + 8
     place = source.read(header.start, 8, "the place of the chunk table")
@@ -192,7 +192,7 @@ def _batches(chunks: Sequence[tuple[int, int]], size: int) -> Iterator[list[tupl
 
 
 def _check_layers(
-    source: Source, header: Header, points: LasPoints, data: bytes, chunks: list[tuple[int, int]]
+    source: Source, header: LasHeader, points: LasPoints, data: bytes, chunks: list[tuple[int, int]]
 ) -> None:
     """Raise unless the sizes stored in chunks of layers add up to the chunks' lengths.
 

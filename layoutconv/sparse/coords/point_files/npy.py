@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from .columns import Wanted, allocated, check_columns, doubles
+from .columns import WantedColumns, allocated, check_columns, doubles
 from .source import Source
 from .text import shown
 
@@ -27,7 +27,7 @@ _NUMBER = rb"(?:0|[1-9]\d{0,17})L?"
 _SHAPE = re.compile(rb"\( *(?:%b *, *)*(?:%b *)?\)" % (_NUMBER, _NUMBER))
 
 
-def read_npy(source: Source, wanted: Wanted) -> np.ndarray:
+def read_npy(source: Source, wanted: WantedColumns) -> np.ndarray:
     """Return the rows of a ``.npy`` file.
 
     Raises :class:`~layoutconv.errors.PointFileError`.

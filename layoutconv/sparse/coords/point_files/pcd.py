@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .columns import Columns, Wanted
+from .columns import PointColumns, WantedColumns
 from .lzf import MOST, decompress
-from .pcd_header import Field, Header, read_header
+from .pcd_header import PcdField, PcdHeader, read_header
 from .source import Source
 from .text import Lines, check_text, numbers
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Pieces = Iterator[tuple[slice, Any]]
 
 
-def read_pcd(source: Source, wanted: Wanted) -> np.ndarray:
+def read_pcd(source: Source, wanted: WantedColumns) -> np.ndarray:
     """Return the rows of a ``.pcd`` file, without unseen points, whose x, y, z are NaN.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
@@ -41,7 +41,7 @@ def read_pcd(source: Source, wanted: Wanted) -> np.ndarray:
             names.append(f"{field.name}[{which}]" if several else field.name)
     read = {"ascii": _ascii, "binary": _binary, "binary_compressed": _compressed}[header.data]
     pieces = read(source, header)
-    columns = Columns(source, names, header.points, wanted)
+    columns = PointColumns(source, names, header.points, wanted)
 
     def column(piece: Any, place: int) -> np.ndarray:
         at, which = places[place]
@@ -56,7 +56,7 @@ def read_pcd(source: Source, wanted: Wanted) -> np.ndarray:
     return rows[~unseen] if unseen.any() else rows
 
 
-def _binary(source: Source, header: Header) -> Pieces:
+def _binary(source: Source, header: PcdHeader) -> Pieces:
     dtype = _dtype(header.fields)
     end = header.end + header.points * dtype.itemsize
     what = f"{header.points} points of {dtype.itemsize} bytes"
@@ -65,7 +65,7 @@ def _binary(source: Source, header: Header) -> Pieces:
     return source.records(dtype, header.points, header.end, what)
 
 
-def _compressed(source: Source, header: Header) -> Pieces:
+def _compressed(source: Source, header: PcdHeader) -> Pieces:
     import numpy as np
 
     sizes = source.read(header.end, 8, "the sizes of the compressed data")
@@ -94,7 +94,7 @@ def _compressed(source: Source, header: Header) -> Pieces:
     return pieces()
 
 
-def _ascii(source: Source, header: Header) -> Pieces:
+def _ascii(source: Source, header: PcdHeader) -> Pieces:
     kinds = [field.kind for field in header.fields for _ in range(field.count)]
     check_text(source, header.end, header.points, len(kinds), "points")
 
@@ -115,7 +115,7 @@ def _ascii(source: Source, header: Header) -> Pieces:
     return pieces()
 
 
-def _dtype(fields: list[Field]) -> np.dtype:
+def _dtype(fields: list[PcdField]) -> np.dtype:
     import numpy as np
 
     return np.dtype(

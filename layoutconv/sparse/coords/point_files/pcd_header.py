@@ -20,7 +20,7 @@ _PADDING = "_"  # the name of fields without meaning
 
 
 @dataclass(frozen=True)
-class Field:
+class PcdField:
     """One or several numbers per point."""
 
     name: str
@@ -43,16 +43,16 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Header:
+class PcdHeader:
     """A whole header."""
 
-    fields: list[Field]
+    fields: list[PcdField]
     points: int
     data: str  # "ascii", "binary" or "binary_compressed"
     end: int  # where the data begin
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> PcdHeader:
     """Read the header. Its lines may be in any order; ``DATA`` is the last.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
@@ -68,7 +68,7 @@ def read_header(source: Source) -> Header:
     viewpoint = " ".join(entries.get("VIEWPOINT", "0" * 7)).encode("latin-1")
     if not is_row(viewpoint, "f" * 7):
         raise source.error(f"expected VIEWPOINT of 7 numbers, got {shown(viewpoint)}")
-    return Header(_fields(source, entries), _points(source, entries), entries["DATA"][0], end)
+    return PcdHeader(_fields(source, entries), _points(source, entries), entries["DATA"][0], end)
 
 
 def _entries(source: Source) -> tuple[dict[str, list[str]], int]:
@@ -92,7 +92,7 @@ def _entries(source: Source) -> tuple[dict[str, list[str]], int]:
     return entries, at
 
 
-def _fields(source: Source, entries: dict[str, list[str]]) -> list[Field]:
+def _fields(source: Source, entries: dict[str, list[str]]) -> list[PcdField]:
     names = entries["FIELDS"]
     counts = entries.get("COUNT", ["1"] * len(names))
     for key, words in (("SIZE", entries["SIZE"]), ("TYPE", entries["TYPE"]), ("COUNT", counts)):
@@ -115,7 +115,7 @@ def _fields(source: Source, entries: dict[str, list[str]]) -> list[Field]:
         raise source.error(f"the header has two fields named {twice[0]!a}")
     kinds = zip(entries["TYPE"], entries["SIZE"], strict=True)
     return [
-        Field(name, kind.lower() + size, int(count))
+        PcdField(name, kind.lower() + size, int(count))
         for name, (kind, size), count in zip(names, kinds, counts, strict=True)
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .columns import Columns, Wanted
+from .columns import PointColumns, WantedColumns
 from .ply_header import Element, read_header
 from .source import PIECE, Source
 from .text import Lines, check_text, fits, is_row, numbers, shown
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_ply(source: Source, wanted: Wanted) -> np.ndarray:
+def read_ply(source: Source, wanted: WantedColumns) -> np.ndarray:
     """Return the rows of a ``.ply`` file: its vertices.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
@@ -49,9 +49,9 @@ class _Ascii:
         self.source, self.start = source, start
         self.lines = Lines(source, start)
 
-    def rows(self, element: Element, wanted: Wanted) -> np.ndarray:
+    def rows(self, element: Element, wanted: WantedColumns) -> np.ndarray:
         check_text(self.source, self.start, element.count, len(element.properties), "vertices")
-        columns = Columns(self.source, [*element.properties], element.count, wanted)
+        columns = PointColumns(self.source, [*element.properties], element.count, wanted)
         kinds = [found.kind for found in element.properties.values()]
         lines = self.lines.take(element.count, "vertices")
         tables = ((at, numbers(self.source, part, kinds, "vertices")) for at, part in lines)
@@ -96,12 +96,12 @@ class _Binary:
     def __init__(self, source: Source, header: Any) -> None:
         self.source, self.order, self.at = source, header.order, header.end
 
-    def rows(self, element: Element, wanted: Wanted) -> np.ndarray:
+    def rows(self, element: Element, wanted: WantedColumns) -> np.ndarray:
         import numpy as np
 
         self.source.check_room(self.at, element.count * _least(element), "vertices")
         names = [*element.properties]
-        columns = Columns(self.source, names, element.count, wanted)
+        columns = PointColumns(self.source, names, element.count, wanted)
         kinds = [self.order + found.kind for found in element.properties.values()]
         dtype = np.dtype([(f"f{at}", kind) for at, kind in enumerate(kinds)])
         records = self.source.records(dtype, element.count, self.at, f"{element.count} vertices")

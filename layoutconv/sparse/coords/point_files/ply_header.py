@@ -41,7 +41,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class Header:
+class PlyHeader:
     """A whole header."""
 
     order: str  # of bytes, NumPy's; "=": the file is ascii
@@ -49,7 +49,7 @@ class Header:
     end: int  # where the data begin
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> PlyHeader:
     """Read the header; every line must be known to the format.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
@@ -83,7 +83,7 @@ def read_header(source: Source) -> Header:
                 raise _no_line(source, line)
     if not order:
         raise source.error("the header has no line 'format'")
-    return Header(order, elements, found.end())
+    return PlyHeader(order, elements, found.end())
 
 
 def _kind(source: Source, line: bytes, name: str) -> str:
