@@ -14,21 +14,11 @@ interval, from which that of the next level follows.
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from layoutconv.base.caches import remembered
 
-Ints = tuple[int, ...]
-
-
-class Taps(Protocol):
-    """Offsets and stride of taps: ``layoutconv.sparse.maps.taps.Taps``."""
-
-    @property
-    def offsets(self) -> tuple[Ints, ...]: ...
-    @property
-    def stride(self) -> Ints: ...
-    def __hash__(self) -> int: ...
+from .taps_like import Ints, TapsLike
 
 
 class BoxFilter(NamedTuple):
@@ -60,7 +50,7 @@ Box = tuple[AxisCells, ...]
 
 
 @remembered(64)
-def box_filter(taps: Taps) -> BoxFilter | None:
+def box_filter(taps: TapsLike) -> BoxFilter | None:
     """Return taps, in any order, as a box filter; None if they fill no box.
 
     >>> from layoutconv.sparse.maps.taps import Taps

@@ -18,13 +18,14 @@ from ..common.cells import Cell
 from ..common.dsl import Boolean, Int32, Int64
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import select
-from .box_filter import BoxFilter, Ints
+from .box_filter import BoxFilter
 from .cooperative import Arrays
 from .inverse_rows import InverseRows, KeysOfInverse, RowsOfInverse
 from .probe import answer
 from .row_order import Sizes
 from .tap_blocks import cells_from
 from .tap_tables import bits_in_block
+from .taps_like import Ints
 
 
 def places_of(filter: BoxFilter, tap: Ints) -> Ints:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,32 +34,10 @@ from .tap_tables import (
     table_of_taps,
     table_of_visits,
 )
+from .taps_like import TapOrderLike, TapsLike
 
 MOST_KNOWN = 64  # taps that fit in a word, or whose lines a kernel may be compiled for
 WORD_BITS = 64  # the cells of a line fit in a word
-
-
-class TapOrder(Protocol):
-    """The order of rows by their tap masks: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
-
-    @property
-    def visits(self) -> tuple[int, ...]: ...
-    @property
-    def weights(self) -> tuple[int, ...]: ...
-    def window(self, rows: int) -> int: ...
-    def __hash__(self) -> int: ...
-
-
-class Taps(Protocol):
-    """Offsets of taps, and the order of rows by them: ``layoutconv.sparse.maps.taps.Taps``."""
-
-    @property
-    def offsets(self) -> tuple[tuple[int, ...], ...]: ...
-    @property
-    def stride(self) -> tuple[int, ...]: ...
-    @property
-    def order(self) -> TapOrder: ...
-    def __hash__(self) -> int: ...
 
 
 class HashTable:
@@ -174,7 +152,7 @@ class HashTable:
         """``search(indices, (1, ...), offsets)``."""
         return self.search(self.indices, (1,) * self.rank, offsets)
 
-    def search_sorted(self, centres: Tensor, taps: Taps) -> tuple[Tensor, Tensor]:
+    def search_sorted(self, centres: Tensor, taps: TapsLike) -> tuple[Tensor, Tensor]:
         """Return the result of ``search`` with its rows sorted by their taps, and the row order.
 
         One call does both: a row's tap mask is known before any row number is read, so every entry
@@ -265,7 +243,7 @@ class TableMemory:
         self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
 
 
-def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
+def sort_index(index: Tensor, order: TapOrderLike) -> tuple[Tensor, Tensor]:
     """Return an index, int32 (rows, V), with its rows sorted by their taps, and the row order."""
     rows, taps = index.shape
     across, make = index.T.contiguous(), maker(index.device)
@@ -308,8 +286,8 @@ class TapArguments:
     """
 
     def __init__(
-        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any,
-        wide: bool, small: bool,
+        self, taps: Table, step: tuple[int, ...], order: TapOrderLike | None, rank: int,
+        device: Any, wide: bool, small: bool,
     ) -> None:  # fmt: skip
         low, span, near = geometry(taps, rank)
         unit = small and not wide and near and max(map(abs, low)) <= NEAREST
@@ -348,7 +326,7 @@ def _plan(
 
 @remembered(128)
 def _sorted_plan(
-    taps: Taps, rank: int, device: Any, wide: bool, small: bool = True
+    taps: TapsLike, rank: int, device: Any, wide: bool, small: bool = True
 ) -> TapArguments:
     """Look up the plan by the ``taps`` object: tuples of numbers would be hashed at every call."""
     return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

@@ -22,7 +22,7 @@ from . import map_stages, per_rank
 from .block_table import EDGES
 from .box_filter import box_filter
 from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse, number_of
-from .build_map import MOST_KNOWN, WORD_BITS, HashTable, TableMemory, Taps
+from .build_map import MOST_KNOWN, WORD_BITS, HashTable, TableMemory
 from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
 from .device_tables import device_table
 from .level_stages import MOST_PER_SM, THREADS, MapKind, all_levels
@@ -40,6 +40,7 @@ from .tap_tables import (
     table_of_lines,
     table_of_visits,
 )
+from .taps_like import TapsLike
 
 WINDOW = 11  # binary logarithm of the most rows of a window, with ``MOST_ROWS`` rows at most
 BESIDE = 1024  # bytes of shared memory that the system reserves per CTA
@@ -60,7 +61,7 @@ class WantedMap(NamedTuple):
             the inverse of such a map: rows of ``centres`` feed cells of ``table``.
     """
 
-    taps: Taps
+    taps: TapsLike
     centres: int
     table: int
     inverse: bool = False
@@ -74,7 +75,7 @@ def suits(tables: Sequence[HashTable], wanted: Sequence[WantedMap]) -> bool:
     return plan is not None and plan.suits(tables)
 
 
-def divides(taps: Taps) -> bool:
+def divides(taps: TapsLike) -> bool:
     """Return whether taps fill a box as large as their stride, and are few enough.
 
     >>> from layoutconv.sparse.maps.taps import Taps
@@ -86,7 +87,7 @@ def divides(taps: Taps) -> bool:
 
 
 @remembered(64)
-def inverts(taps: Taps) -> bool:
+def inverts(taps: TapsLike) -> bool:
     """Return whether kernels can build the inverse of a strided map from cells alone: it needs a
     box of few taps, and each input must feed outputs that span no more than a block per axis.
 
@@ -101,7 +102,7 @@ def inverts(taps: Taps) -> bool:
     return all(-(-k // s) <= 1 << b for k, s, b in edges)
 
 
-def finds(taps: Taps) -> bool:
+def finds(taps: TapsLike) -> bool:
     """Return whether ``sorted_maps`` can build a map of such taps: a grid of few near taps.
 
     >>> from layoutconv.sparse.maps.taps import Taps
@@ -112,7 +113,7 @@ def finds(taps: Taps) -> bool:
 
 
 @remembered(64)
-def _known(taps: Taps) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
+def _known(taps: TapsLike) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
     """Return the known taps, their least offsets and spans; None if no kernel is made for them."""
     low, span, near = geometry(taps.offsets, len(taps.stride))
     few = near and len(taps.offsets) <= MOST_KNOWN and span[-1] < WORD_BITS
@@ -259,7 +260,7 @@ def _by_kind(wanted: tuple[WantedMap, ...]) -> tuple[tuple[Any, ...], tuple[int,
 
 
 class _Group(NamedTuple):
-    taps: Taps
+    taps: TapsLike
     inverse: bool
     levels: tuple[tuple[int, int], ...]
 
@@ -303,7 +304,7 @@ def ctas_of_sm(needs: int, shared: int) -> int:
 _Parts = tuple[Any, Any, tuple[int, ...], tuple[int, ...]]
 
 
-def _searched(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+def _searched(rank: int, of_grids: tuple[bool, bool], taps: TapsLike, sizes: Sizes) -> _Parts:
     """Return the parts of maps that search around their centres."""
     (wide, small), found = of_grids, _known(taps)
     assert found is not None
@@ -319,7 +320,7 @@ def _searched(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) 
     return keys, then, codes, table_of_lines(*of_all, box)
 
 
-def _parents(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+def _parents(rank: int, of_grids: tuple[bool, bool], taps: TapsLike, sizes: Sizes) -> _Parts:
     """Return the parts of inverses of a filter as large as its stride."""
     wide, every = of_grids[0], list(range(len(taps.offsets)))
     codes = table_of_codes(taps.offsets, taps.stride, every, taps.order)
@@ -327,7 +328,7 @@ def _parents(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -
     return keys, RowsOfParents(rank, taps.stride, wide), codes, codes
 
 
-def _inverse(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+def _inverse(rank: int, of_grids: tuple[bool, bool], taps: TapsLike, sizes: Sizes) -> _Parts:
     """Return the parts of inverses of a box filter of any size."""
     (wide, small), found = of_grids, box_filter(taps)
     assert found is not None

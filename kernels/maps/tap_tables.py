@@ -14,28 +14,19 @@ of the taps that set it, in two Int32, and its weight.
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from ..common.cells import Cell, read_cell
 from ..common.plain_types import AnyTuple
 from .block_table import EDGES
 from .tap_blocks import geometry
+from .taps_like import Ints, TapOrderLike
 
 LINES = 3  # that a thread looks up at once: in a vector of a table, with a last number unused
 CODES = 4  # that a thread reads at once
 VECTOR = 4  # Int32 of one load: every part of a table begins at a multiple
 
-Ints = tuple[int, ...]
 Offsets = tuple[Ints, ...]
-
-
-class Order(Protocol):
-    """The order of rows by their tap masks: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
-
-    @property
-    def visits(self) -> Ints: ...
-    @property
-    def weights(self) -> Ints: ...
 
 
 def head_size(rank: int) -> int:
@@ -71,7 +62,7 @@ def table_of_lines(offsets: Offsets, stride: Ints, box: Offsets) -> Ints:
     return _table(_head(offsets, stride, len(lines), len(box), width), rows)
 
 
-def table_of_codes(offsets: Offsets, stride: Ints, bits: list[int], order: Order) -> Ints:
+def table_of_codes(offsets: Offsets, stride: Ints, bits: list[int], order: TapOrderLike) -> Ints:
     """Return the table of the bits of a key, of taps that set ``bits`` of a word. Codes without
     taps or weight, up to a multiple of ``CODES``, change nothing; ``CODES`` more can be read ahead.
 
@@ -103,7 +94,7 @@ def table_of_taps(offsets: Offsets, stride: Ints, near: bool) -> Ints:
     return _table(_head(offsets, stride, len(rows), len(rows), 1), chain(*rows))
 
 
-def table_of_visits(offsets: Offsets, stride: Ints, near: bool, order: Order) -> Ints:
+def table_of_visits(offsets: Offsets, stride: Ints, near: bool, order: TapOrderLike) -> Ints:
     """Return the table of any taps in the order in which keys take them, each with its weight."""
     packed, pairs = _packed(offsets, near), zip(order.visits, order.weights, strict=True)
     rows = [(packed[tap], weight, *offsets[tap]) for tap, weight in pairs]
