@@ -186,6 +186,27 @@ MANY = {
 }  # fmt: skip
 
 
+def test_class_names_are_unique() -> None:
+    """But for other libraries' names, classes that stand in for a base of their name, and an
+    epilogue's step and a module that are both public.
+    """
+    found: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        if name.startswith("layoutconv.compat."):
+            continue
+        for node in statements(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not stands_in(node):
+                found.setdefault(node.name, []).append(name.removeprefix("layoutconv."))
+    assert {name: at for name, at in found.items() if len(at) > 1} == {
+        "Residual": ["nn.residual", "view.epilogue"]
+    }
+
+
+def stands_in(node: ast.ClassDef) -> bool:
+    """Return whether a class is named as one of its bases, as ``Conv3d`` of split volumes is."""
+    return node.name in [getattr(base, "attr", "") for base in node.bases]
+
+
 def is_view(node: ast.expr) -> bool:
     return ast.unparse(node).endswith("view")
 
