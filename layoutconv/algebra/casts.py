@@ -6,11 +6,11 @@ from math import gcd
 from typing import Any
 
 from .checks import as_integer
-from .composed import IDENTITY, ComposedLayout
+from .composed import ComposedLayout
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, text, under
 from .fold import folded
 from .int_tuple import unflatten
-from .layout import Layout, Leaf, as_like
+from .layout import IDENTITY, Layout, Leaf, as_like
 from .like import at_present, symbolically
 from .normal import (
     Arithmetic,

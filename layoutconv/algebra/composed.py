@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .basis import lifted
 from .errors import LayoutTypeError, shortly
-from .int_tuple import IntTuple, compact_stride, map_leaves
+from .int_tuple import IntTuple
 from .late import late
-from .layout import Layout, make
 from .like import LayoutLike
 from .numbers import plain_numbers
 from .protocol import is_stride, map_integers
-from .slices import cut, opened
-from .stride import E, ScaledBasis, add, finished, is_xor, shifted
+from .stride import add, is_xor, shifted
 from .symbols import same
 
 _SET = object.__setattr__
@@ -94,7 +91,7 @@ class ComposedLayout(LayoutLike):
     def __getitem__(self, key: Any) -> ComposedLayout:
         """Mode ``key``, the others at 0; for a coordinate with None, the slice with its offset."""
         if isinstance(key, tuple):
-            return self.sliced(opened(key))
+            return self.sliced(late("opened")(key))
         return ComposedLayout(self.outer, self.offset, self.inner[key])
 
     def sliced(self, crd: IntTuple) -> ComposedLayout:
@@ -106,7 +103,7 @@ class ComposedLayout(LayoutLike):
             return self
         if isinstance(self.inner, ComposedLayout):
             return ComposedLayout(self.outer, self.offset, self.inner.sliced(crd))
-        rest, offset = moved_slice(crd, self.inner)
+        rest, offset = late("moved_slice")(crd, self.inner)
         if isinstance(rest, ComposedLayout) and is_xor(self.offset):
             return ComposedLayout(self.outer, self.offset + rest.offset, rest.inner)
         return ComposedLayout(self.outer, add(offset, self.offset), rest)
@@ -143,49 +140,6 @@ class ComposedLayout(LayoutLike):
 def _is_a_layout(inner: Any) -> bool:
     """Tell if a value of another class behaves like a layout, such as a kernel's."""
     return hasattr(inner, "shape") and callable(inner) and not isinstance(inner, type)
-
-
-def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
-    """Return the open modes of a layout, and an offset to add to their values.
-
-    XOR strides add by XOR, so a composed layout of those modes carries the offset, and the second
-    value is 0; in a coordinate each mode knows how it adds.
-    """
-    rest, offset = cut(crd, layout)
-    if not is_xor(offset):
-        return rest, finished(offset)
-    if isinstance(offset, ScaledBasis | tuple):
-        return rest, offset
-    return ComposedLayout(IDENTITY, offset, rest), 0
-
-
-IDENTITY = Layout(1, 1)  # n -> n: the last leaf is unbounded
-
-
-def over_coordinates(layout: Layout) -> ComposedLayout:
-    """Return a layout as a composed one over its coordinates, with an integer for each mode.
-
-    Tiling then rearranges coordinates, which an index buffer accepts in any order.
-
-    >>> print(over_coordinates(Layout((4, (2, 3)))))
-    (4,(2,3)):(1,(4,8)) o 0 o (4,(2,3)):(1@0,(1@1,2@1))
-    """
-    shape = layout.shape
-    if not isinstance(shape, tuple):
-        return ComposedLayout(layout, 0, Layout(shape, 1))
-    strides = [
-        map_leaves(lambda d, i=i: d * E(i), compact_stride(mode)) for i, mode in enumerate(shape)
-    ]
-    return ComposedLayout(layout, 0, make(shape, tuple(strides)))
-
-
-def lift(layout: Layout, mode: int) -> Layout | None:
-    """Turn positions in mode ``mode`` into coordinates; None if a stride cannot be lifted."""
-    strides = [lifted(d, (mode,)) for _, d in layout._leaves]
-    if any(d is None for d in strides):
-        return None
-    left = iter(strides)
-    return make(layout.shape, map_leaves(lambda _: next(left), layout.shape))
 
 
 def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .basis import basis_terms
-from .composed import ComposedLayout, lift, over_coordinates
+from .composed import ComposedLayout
 from .errors import LayoutBudgetError, LayoutError, LayoutTypeError
 from .exact import decided, mode_at
 from .f2 import integer_strides
@@ -30,6 +30,7 @@ from .normal import (
     simplified,
 )
 from .of_one_kind import in_one_kind
+from .over_coordinates import lift, over_coordinates
 from .packing import Path
 from .protocol import is_integer, times
 from .relations import known

@@ -7,7 +7,7 @@ from typing import Any
 from .budget import Budget
 from .checks import as_integer
 from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
-from .composed import ComposedLayout, lift, over_coordinates
+from .composed import ComposedLayout
 from .composition import compose
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, refuse_deep, shortly
 from .f2_linear import without_carry
@@ -17,6 +17,7 @@ from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
 from .of_one_kind import added, in_one_kind
 from .operands import expect_entries
+from .over_coordinates import lift, over_coordinates
 from .protocol import is_integer
 from .xor_image import first_missed
 

@@ -16,6 +16,8 @@ _HOMES = {
     "coshape": "extent",  # Layout.cosize
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`
+    "opened": "slices",  # `composed[:, 3]`
+    "moved_slice": "slices",  # the same
     "left_inverse": "inverse",  # LayoutLike.get_1d_coord
     "all_values": "table",  # the same, if no layout is known to undo it
     "fitted": "arrays",  # crd2idx of arrays

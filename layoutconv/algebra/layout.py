@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .arrays import at_array, checked_arrays, fitting, has_array, is_array
 from .checks import as_integer, checked_shape, checked_stride
+from .composed import ComposedLayout
 from .errors import LayoutTypeError, shortly, text, too_deep
 from .int_tuple import (
     IntTuple,
@@ -26,9 +27,6 @@ from .protocol import is_integer, is_zero, map_integers, zero_of
 from .relations import Relation
 from .stride import ScaledBasis, finished, stride_text
 from .symbols import same
-
-if TYPE_CHECKING:
-    from .composed import ComposedLayout
 
 Leaf = tuple[Any, Any]  # an extent and its stride
 
@@ -417,3 +415,6 @@ def _with_zeros(shape: IntTuple, stride: IntTuple) -> IntTuple:
         return zero if is_zero(d) and type(zero_of(d)) is not type(zero) else d
 
     return map_leaves(filled, shape, stride)
+
+
+IDENTITY = Layout(1, 1)  # n -> n: the last leaf is unbounded

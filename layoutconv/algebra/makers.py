@@ -6,12 +6,12 @@ from typing import Any
 
 from .basis import ScaledBasis
 from .checks import as_integer
-from .composed import IDENTITY, ComposedLayout
+from .composed import ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
 from .errors import LayoutTypeError, expect, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
-from .layout import Layout, as_layout, as_like, carried, innermost, make, make_layout
+from .layout import IDENTITY, Layout, as_layout, as_like, carried, innermost, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
 from .numbers import expect_numbers

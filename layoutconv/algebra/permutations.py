@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .analysis import contiguity, is_injective, is_surjective
 from .basis import basis_terms
 from .budget import Budget, one_operation, table_size
-from .composed import ComposedLayout, moved_slice
+from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, inexact, whole
 from .extent import extremes
 from .int_tuple import IntTuple, expect_leaves, idx2crd
@@ -17,7 +17,7 @@ from .layout import Layout, as_like
 from .like import is_empty, is_symbolic, values_of
 from .normal import normal_form
 from .relations import known
-from .slices import slice_and_offset
+from .slices import moved_slice, slice_and_offset
 from .symbols import Symbolic, same
 from .table import all_values, flat_table
 from .values_at_once import values_at_once

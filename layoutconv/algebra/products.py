@@ -7,7 +7,7 @@ from typing import Any
 
 from .basis import ScaledBasis
 from .complement import ascending, by_path, endless_gaps, gaps, sorted_modes
-from .composed import ComposedLayout, lift
+from .composed import ComposedLayout
 from .composition import compose
 from .construct import make_ordered_layout
 from .divide import as_tile, tile_unzip, unpacked, unzipped
@@ -27,6 +27,7 @@ from .normal import (
     require_known,
 )
 from .of_one_kind import added, by_xor, expect_one_codomain, in_one_kind
+from .over_coordinates import lift
 from .protocol import terms, xor
 from .symbols import ceil_div
 

@@ -6,14 +6,15 @@ from typing import Any
 
 from .arrays import fitted, has_array
 from .checks import is_leaf
+from .composed import ComposedLayout
 from .errors import LayoutTypeError, refuse_deep, text
 from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, sum_of
-from .layout import Layout, as_like, carried, make, make_all_plain
+from .layout import IDENTITY, Layout, as_like, carried, make, make_all_plain
 from .like import LayoutLike
 from .numbers import expect_numbers
 from .plain_leaves import digits_offset
 from .protocol import zero_of
-from .stride import finished
+from .stride import ScaledBasis, finished, is_xor
 
 
 def slice_(crd: IntTuple, target: Any) -> Any:
@@ -128,6 +129,20 @@ def _plain_slice(
     return offset
 
 
+def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
+    """Return the open modes of a layout, and an offset to add to their values.
+
+    XOR strides add by XOR, so a composed layout of those modes carries the offset, and the second
+    value is 0; in a coordinate each mode knows how it adds.
+    """
+    rest, offset = cut(crd, layout)
+    if not is_xor(offset):
+        return rest, finished(offset)
+    if isinstance(offset, ScaledBasis | tuple):
+        return rest, offset
+    return ComposedLayout(IDENTITY, offset, rest), 0
+
+
 def opened(crd: Any) -> Any:
     """Replace ``:`` by None in a coordinate."""
     if isinstance(crd, tuple):
@@ -135,7 +150,7 @@ def opened(crd: Any) -> Any:
     return None if isinstance(crd, slice) and crd == slice(None) else crd
 
 
-__all__ = ["LayoutLike", "cut", "opened", "slice_", "slice_and_offset"]
+__all__ = ["LayoutLike", "cut", "moved_slice", "opened", "slice_", "slice_and_offset"]
 
 
 def _open_modes(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .composed import ComposedLayout, moved_slice
+from .composed import ComposedLayout
 from .errors import LayoutTypeError, shortly
 from .int_tuple import IntTuple, has_none, map_leaves
 from .layout import Layout, as_like
 from .like import LayoutLike
 from .numbers import plain_numbers
 from .protocol import map_integers
-from .slices import opened
+from .slices import moved_slice, opened
 from .stride import add, shifted
 from .symbols import same
 

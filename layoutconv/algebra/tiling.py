@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .composed import ComposedLayout, over_coordinates
+from .composed import ComposedLayout
 from .divide import zipped_divide
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, expect_leaves, idx2crd, product
 from .inverse import left_inverse
 from .layout import Layout, as_layout, as_like
 from .normal import Arithmetic, arithmetic
+from .over_coordinates import over_coordinates
 from .slices import slice_and_offset
 from .stride import add
 from .tensor import Tensor
