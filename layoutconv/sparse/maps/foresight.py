@@ -21,7 +21,7 @@ from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
 from ..coords import row_plan
 from ..coords.graphs import is_compiling
-from .map_use import Use, watched
+from .map_use import Use
 from .taps import Taps
 from .together import (
     LevelMaps,
@@ -132,7 +132,7 @@ class AskedMaps:
                 return
             self._levels += 1
             found.outputs._known.run = self, level + 1
-        use = watched(found.ways)
+        use = found.ways.watch()
         use.note(0, found.own.read[0])
         self.asked.append(Ask(level, taps, step is not None, use))
 
@@ -140,14 +140,14 @@ class AskedMaps:
         """Note maps of all levels, which no layer has asked for yet."""
         for level, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
             ways, _, made = levels[level]._known.made[key]
-            self.asked.append(Ask(level, step.taps, True, watched(ways)))
+            self.asked.append(Ask(level, step.taps, True, ways.watch()))
             if made is not None:
                 made.run = self, level + 1
         self._levels = len(levels)
         for level, taps in maps.own:
             found = levels[level]._known.made.get(taps)
             if found is not None:
-                self.asked.append(Ask(level, taps, False, watched(found[0])))
+                self.asked.append(Ask(level, taps, False, found[0].watch()))
 
     def wanted(self) -> Foreseen:
         """Return the maps that were read, over levels that were reached."""

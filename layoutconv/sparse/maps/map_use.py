@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .two_way import TwoWay
-
 
 class Use:
     """The use of a map since it was made. It outlives the map.
@@ -28,12 +22,3 @@ class Use:
         if is_sorted:
             there, back = self.read
             self.read = (there, True) if way else (True, back)
-
-
-def watched(ways: TwoWay) -> Use:
-    """Return the record of a map's use from now on; nobody has asked for the map so far."""
-    use = ways.use = Use()
-    own = ways.ways[0]
-    if own is not None and not own.read[0]:
-        own.note_sorted = partial(use.note, 0, True)
-    return use

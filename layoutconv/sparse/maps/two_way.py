@@ -16,6 +16,7 @@ from ...errors import ArgumentError, ArgumentTypeError
 from ..coords.graphs import REFUSED, is_compiling, is_dynamo_compiling, refuse_in_graphs
 from ..coords.table import DryTable
 from . import pairs_operator
+from .map_use import Use
 from .reversed_index import reversed_index
 from .row_orders import by_taps, sorted_in_torch
 from .tap_pairs import Counts, Pairs, counts_of, counts_of_each, is_captured, pairs_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..coords.coordinates import Coordinates
     from ..coords.repeats import Repeats
     from ..coords.table import Table
-    from .map_use import Use
     from .taps import Taps
 
 
@@ -289,6 +289,14 @@ class TwoWay:
             found = object.__new__(KernelMap)
             found._join(inputs, outputs, self, way)
         return found
+
+    def watch(self) -> Use:
+        """Record the map's use from now on; nobody has asked for the map so far."""
+        use = self.use = Use()
+        own = self.ways[0]
+        if own is not None and not own.read[0]:
+            own.note_sorted = partial(use.note, 0, True)
+        return use
 
     def arrive(self, way: int) -> None:
         """Have the current stream wait for a way that another stream makes."""
