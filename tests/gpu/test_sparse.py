@@ -152,7 +152,7 @@ def test_a_graph_of_pairs_that_nobody_counted(monkeypatch):
 
     _, counted = gradient()
     with monkeypatch.context() as patch:  # as in a graph, whose kernels are then compiled
-        for module in ("tap_pairs", "two_way"):
+        for module in ("tap_pairs", "map_index"):
             patch.setattr(f"layoutconv.sparse.maps.{module}.is_captured", lambda _: True)
         _, want = gradient()
     graph = torch.cuda.CUDAGraph()

@@ -17,7 +17,7 @@ from layoutconv.kernels.maps.block_table import EDGES, Fill
 from layoutconv.kernels.maps.build_map import sort_index
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Sizes
-from layoutconv.sparse.maps import row_orders, two_way
+from layoutconv.sparse.maps import map_index, row_orders
 from layoutconv.sparse.maps.taps import Taps
 
 from ..grid_cover import with_deep
@@ -135,7 +135,7 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
     table = table_of(indices, grid)
 
     def lazily() -> Any:
-        return two_way._Sought(table, indices, filter_taps, True)
+        return map_index._Sought(table, indices, filter_taps, True)
 
     want = search(rows_of(indices, grid), indices, (1, 1, 1), list(filter_taps.offsets))
     want_sorted = row_orders.by_taps(want, filter_taps.extents)

@@ -118,6 +118,7 @@ def test_pairs_as_an_operator_keep_torchs_rules():
 
 FOLLOWED = (
     "nn/*.py", "view/epilogue.py", "ops/sparse_operators.py", "sparse/maps/two_way.py",
+    "sparse/maps/map_index.py",
     "sparse/coords/sparse_tensor.py",
 )  # fmt: skip
 NOT_FOLLOWED = {

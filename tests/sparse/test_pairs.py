@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import Coordinates, submanifold_map
-from layoutconv.sparse.maps import tap_pairs, two_way
+from layoutconv.sparse.maps import map_index, tap_pairs
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, counts_of_each, pairs_of, run_of
 
 from .clouds import clouds
@@ -120,7 +120,7 @@ def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
 
 
 def test_pairs_of_a_map_are_counted_once(watched):
-    calls = watched("counts_of", two_way, tap_pairs)
+    calls = watched("counts_of", map_index, tap_pairs)
     x = Coordinates(torch.tensor([[0, 1], [0, 2], [0, 5]], dtype=torch.int32), (6,), 1)
     found = submanifold_map(x, 3)
     for chunk in (1, 2, 64):
@@ -145,7 +145,7 @@ def test_maps_that_are_counted_stay_as_they_are():
     for found in known, other:
         found.start()
     counts = known.counts
-    two_way.count_each([known.own, None, other.own])
+    map_index.count_each([known.own, None, other.own])
     assert known.counts is counts
     assert other.own._counts.here == (0, 1, 3, 1, 0)
 

@@ -7,10 +7,12 @@ import torch
 
 from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.sparse import Coordinates, KernelMap, strided_map
-from layoutconv.sparse.maps import two_way
+from layoutconv.sparse.maps import map_index
+from layoutconv.sparse.maps.map_index import _OneWay
+from layoutconv.sparse.maps.reversed_index import reversed_index
 from layoutconv.sparse.maps.row_orders import by_taps
 from layoutconv.sparse.maps.taps import Taps
-from layoutconv.sparse.maps.two_way import TwoWay, _OneWay, reversed_index
+from layoutconv.sparse.maps.two_way import TwoWay
 
 
 class Searched(_OneWay):
@@ -62,8 +64,8 @@ def test_a_search_in_a_graph_is_refused_before_anything_else(
         raise AssertionError("asked first")
 
     cells, taps = down.inputs, Taps.strided(3, 3, stride=1, padding=1)
-    sought = two_way._Sought(cells.table, cells.cells, taps, False)
-    monkeypatch.setattr(two_way, "refuse_in_graphs", refuse)
+    sought = map_index._Sought(cells.table, cells.cells, taps, False)
+    monkeypatch.setattr(map_index, "refuse_in_graphs", refuse)
     monkeypatch.setattr(dry_hooks, "covers", untraceable)
     with pytest.raises(RuntimeError, match="refused"):
         sought.sorted  # noqa: B018

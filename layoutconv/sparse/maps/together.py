@@ -12,9 +12,10 @@ from ...base.caches import put_few
 from ...base.dry_hooks import dry_hooks
 from ...base.torch_internals import is_capturing
 from ..coords.coordinates import Coordinates
+from .map_index import count_each
 from .reached import reached
 from .taps import Taps
-from .two_way import KernelMap, TwoWay, count_each
+from .two_way import KernelMap, TwoWay
 
 if TYPE_CHECKING:
     from torch import Tensor
