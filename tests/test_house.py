@@ -351,5 +351,5 @@ def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch, gpu:
         return pairs.outputs, pairs.inputs
 
     road = {"MapTensors", "MapPass", "IndexedGather"}
-    assert held(lambda x: [submanifold_map(x.coordinates).index]) == {"_Sought", *road}
+    assert held(lambda x: [submanifold_map(x.coordinates).index]) == {"DeferredMapIndex", *road}
     assert held(pairs_of) == {"Pairs", *road}

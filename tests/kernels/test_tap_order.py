@@ -135,7 +135,7 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
     table = table_of(indices, grid)
 
     def lazily() -> Any:
-        return map_index._Sought(table, indices, filter_taps, True)
+        return map_index.DeferredMapIndex(table, indices, filter_taps, True)
 
     want = search(rows_of(indices, grid), indices, (1, 1, 1), list(filter_taps.offsets))
     want_sorted = row_orders.by_taps(want, filter_taps.extents)

@@ -8,14 +8,14 @@ import torch
 from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.sparse import Coordinates, KernelMap, strided_map
 from layoutconv.sparse.maps import map_index
-from layoutconv.sparse.maps.map_index import _OneWay
+from layoutconv.sparse.maps.map_index import MapIndex
 from layoutconv.sparse.maps.reversed_index import reversed_index
 from layoutconv.sparse.maps.row_orders import by_taps
 from layoutconv.sparse.maps.taps import Taps
 from layoutconv.sparse.maps.two_way import TwoWay
 
 
-class Searched(_OneWay):
+class Searched(MapIndex):
     """A search of which only the sorted index was asked for, as a forward pass on a GPU does."""
 
     def __init__(self, index: torch.Tensor, taps: tuple[int, ...]) -> None:
@@ -64,7 +64,7 @@ def test_a_search_in_a_graph_is_refused_before_anything_else(
         raise AssertionError("asked first")
 
     cells, taps = down.inputs, Taps.strided(3, 3, stride=1, padding=1)
-    sought = map_index._Sought(cells.table, cells.cells, taps, False)
+    sought = map_index.DeferredMapIndex(cells.table, cells.cells, taps, False)
     monkeypatch.setattr(map_index, "refuse_in_graphs", refuse)
     monkeypatch.setattr(dry_hooks, "covers", untraceable)
     with pytest.raises(RuntimeError, match="refused"):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .taps import Taps
 
 
-class _OneWay:
-    """An index, and values derived from it."""
+class MapIndex:
+    """The index of a kernel map in one direction, and values derived from it."""
 
     _made: Tensor | None = None  # an index that exists, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
@@ -105,7 +105,7 @@ class _OneWay:
         return found
 
 
-class _Sought(_OneWay):
+class DeferredMapIndex(MapIndex):
     """An index that is searched on demand: it holds the search's arguments, and no Coordinates.
 
     If ``mirrored``, it searches around the table's own cells.
@@ -138,10 +138,10 @@ class _Sought(_OneWay):
         return found
 
 
-class _Back(_OneWay):
+class InverseMapIndex(MapIndex):
     """The inverse of an index, whose sorted index is known."""
 
-    def __init__(self, there: _OneWay, rows: int, found: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, there: MapIndex, rows: int, found: tuple[Tensor, Tensor]) -> None:
         super().__init__(there.taps)
         self._there, self._rows, self._sorted = there, rows, found
 
@@ -149,7 +149,7 @@ class _Back(_OneWay):
         return self._there.reversed(self._rows)
 
 
-def count_each(ways: Sequence[_OneWay | None]) -> None:
+def count_each(ways: Sequence[MapIndex | None]) -> None:
     """Count the pairs of those ways that are sorted already, with one copy to the host; not of
     ways that are counted, as by another thread.
     """

@@ -14,7 +14,7 @@ from ...base.dry_hooks import dry_hooks
 from ...base.outlive import to_be_kept
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords.graphs import is_dynamo_compiling
-from .map_index import _Back, _OneWay, _Sought
+from .map_index import DeferredMapIndex, InverseMapIndex, MapIndex
 from .map_use import Use
 from .tap_pairs import Counts, Pairs
 
@@ -79,7 +79,7 @@ class KernelMap:
             )
         if not index.device == inputs.device == outputs.device:
             raise ArgumentError("index", f"a tensor on the outputs' {outputs.device}", index.device)
-        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(tuple(taps), index)), 0)
+        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, MapIndex(tuple(taps), index)), 0)
 
     @classmethod
     def of_index(
@@ -92,7 +92,7 @@ class KernelMap:
         mirrored: bool,
     ) -> KernelMap:
         """Return the map of an index that is known to fit: a tracer cannot compare symbols."""
-        found, ways = object.__new__(cls), TwoWay(taps, mirrored, _OneWay(taps, index))
+        found, ways = object.__new__(cls), TwoWay(taps, mirrored, MapIndex(taps, index))
         ways.traced = True
         found._join(inputs, outputs, ways, 0)
         return found
@@ -106,7 +106,7 @@ class KernelMap:
         On a GPU a forward pass only needs the sorted index, and a search that sorts is faster than
         sorting afterwards. On a CPU the search is immediate.
         """
-        own = _Sought(inputs.table, outputs.cells, taps, mirrored)
+        own = DeferredMapIndex(inputs.table, outputs.cells, taps, mirrored)
         if not (outputs.cells.is_cuda or dry_hooks.covers(outputs.cells)):
             own.index  # noqa: B018
         found = object.__new__(cls)
@@ -126,11 +126,12 @@ class KernelMap:
     ) -> KernelMap:
         """Return the map whose :attr:`sorted` index is known, and its inverse's, as far as given;
         the index itself is searched on demand."""
-        made, own = object.__new__(cls), _Sought(inputs.table, outputs.cells, taps, mirrored)
+        made = object.__new__(cls)
+        own = DeferredMapIndex(inputs.table, outputs.cells, taps, mirrored)
         own._sorted = found
         ways = TwoWay(taps.extents, mirrored, own)
         if back is not None:
-            ways.ways[1] = _Back(own, inputs.rows, back)
+            ways.ways[1] = InverseMapIndex(own, inputs.rows, back)
         made._join(inputs, outputs, ways, 0)
         return made
 
@@ -256,9 +257,9 @@ class TwoWay:
     use: Use | None = None  # if its use is recorded
     sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
-    def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
+    def __init__(self, taps: tuple[int, ...], mirrored: bool, there: MapIndex) -> None:
         self.taps, self.mirrored = taps, mirrored
-        self.ways: list[_OneWay | None] = [there, None]
+        self.ways: list[MapIndex | None] = [there, None]
         self.handles: list[weakref.ref[KernelMap] | None] = [None, None]
 
     def over(self, inputs: Coordinates, outputs: Coordinates, way: int) -> KernelMap:
@@ -285,7 +286,7 @@ class TwoWay:
         if wait is not None:
             wait()
 
-    def way(self, way: int, rows: int) -> _OneWay:
+    def way(self, way: int, rows: int) -> MapIndex:
         """Return one of the ways, with ``rows`` rows."""
         found = self.ways[way]
         if found is None:
@@ -293,9 +294,9 @@ class TwoWay:
             assert back is not None
             with to_be_kept():
                 if self.mirrored:
-                    found = _OneWay(self.taps, back.index.T.flip(0).T)
+                    found = MapIndex(self.taps, back.index.T.flip(0).T)
                 else:
-                    found = _OneWay(self.taps, made=back.reversed(rows))
+                    found = MapIndex(self.taps, made=back.reversed(rows))
             if self.use is not None:
                 found.note_sorted = partial(self.use.note, way, True)
             self.ways[way] = found
@@ -309,7 +310,7 @@ class _Extended(TwoWay):
         super().__init__(extended.taps, extended.mirrored, extended.own)
         self.extended, self.sides = extended, sides
 
-    def way(self, way: int, rows: int) -> _OneWay:
+    def way(self, way: int, rows: int) -> MapIndex:
         assert self.extended is not None
         found = self.ways[way] = self.extended.inverse.own
         return found
