@@ -26,7 +26,7 @@ from torch.nn.functional import conv3d
 import layoutconv as lc
 from layoutconv.gpu.map_passes import MapConv
 from layoutconv.ops.chunk_sums import sum_chunks
-from layoutconv.ops.sparse_operators import conv_view, tables, wgrad_view
+from layoutconv.ops.sparse_operators import conv_view, pair_products_view, tables
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.sparse.coords.street import street
 
@@ -148,7 +148,7 @@ def cloud(repeat: int, points: Any, C: int) -> Iterator[dict[str, Any]]:
     maps = tables(found, (C, C), gradients=True)
     fprop = conv_view(maps, rows, rows, MapConv(tuple(w.shape)))
     dgrad = conv_view(maps, rows, rows, MapConv(tuple(w.shape), 1, True, True))
-    wgrad, lengths = wgrad_view(maps, rows, rows, C, C)
+    wgrad, lengths = pair_products_view(maps, rows, rows, C, C)
     kind = torch.float32
     calls: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         "fprop": (lambda: lc.execute(fprop, x, w), lambda: Peer.fprop(x, theirs, pairs)),

@@ -19,7 +19,7 @@ Cell = list[Any]  # of Int64
 def read_cell(cells: Any, row: Any, rank: int) -> Cell:
     """Read row ``row`` of int32 (rows, 1 + rank), by one load if 1 + rank is a power of two."""
     columns = 1 + rank
-    vector = vector_of(rank)
+    vector = coordinates_per_access(rank)
     found: Cell = []
     for first in range(0, columns, vector):
         pointer = cells + cute.assume(row * columns + first, divby=vector)
@@ -30,7 +30,7 @@ def read_cell(cells: Any, row: Any, rank: int) -> Cell:
 
 def write_cell(cells: Any, row: Any, cell: Cell) -> None:
     """Write row ``row``: the inverse of ``read_cell``."""
-    vector = vector_of(len(cell) - 1)
+    vector = coordinates_per_access(len(cell) - 1)
     for first in range(0, len(cell), vector):
         values = cute.make_rmem_tensor(vector, Int32)
         for i in range(vector):
@@ -39,7 +39,7 @@ def write_cell(cells: Any, row: Any, cell: Cell) -> None:
         cute.autovec_copy(values, cute.make_tensor(pointer, cute.make_layout(vector)))
 
 
-def vector_of(rank: int) -> int:
+def coordinates_per_access(rank: int) -> int:
     """Return how many coordinates one access takes: all if a power of two, else one."""
     return 1 + rank if rank in (1, 3) else 1
 

@@ -20,7 +20,7 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.planning.halo_reuse import halo_of
 from layoutconv.planning.kernel_spec import KernelSpec
-from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.structural_zeros import k_tile_runs
 from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
@@ -68,7 +68,7 @@ class ImplicitGemm(GemmKernel):
         super().__init__(view, spec)
         self.tile, self.ctas_per_sm = spec.tile, spec.ctas_per_sm
         self.kinds = LoadKinds(view, spec, self.data)
-        self.runs = runs_of(view, spec)
+        self.runs = k_tile_runs(view, spec)
 
     def start(self, given: LaunchArguments) -> KernelLaunch:
         grid_limit, of_view = None, given.integers

@@ -15,7 +15,7 @@ from typing import Any
 
 from layoutconv.base.caches import remembered
 
-from ..common.cells import Cell, inside, key_of, read_cell, vector_of
+from ..common.cells import Cell, coordinates_per_access, inside, key_of, read_cell
 from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
@@ -164,7 +164,12 @@ class Insert(SomeRows):
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+        return (
+            ("int32", 4 * coordinates_per_access(self.rank)),
+            ("int64", 16),
+            ("int32", 4),
+            ("int32", 4),
+        )
 
     def integers(self) -> int:
         return 3 + self.rank
@@ -320,7 +325,7 @@ class Settle(SomeRows):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, word
+        return ("int32", 4 * coordinates_per_access(self.rank)), ("int64", 16), word, word
 
     def integers(self) -> int:
         return 1

@@ -25,7 +25,7 @@ from .per_rank import Chain, check_cells, check_grid, check_per_axis, check_tabl
 from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys
-from .tap_blocks import NEAREST, box_of, geometry, kind_of
+from .tap_blocks import NEAREST, geometry, grid_of_taps, key_kind
 from .tap_tables import (
     bits_in_block,
     steps_of,
@@ -61,7 +61,7 @@ class HashTable:
         self.rank = rank = len(grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, rank)
         self.rows = rows = indices.shape[0]
-        self._wide, self._small = kind_of(grid)
+        self._wide, self._small = key_kind(grid)
         self.bits, self._of_slots, self.vectors = table_size(rows, self._wide)
         self._device = device = indices.device
         self._make = maker(device)
@@ -293,7 +293,7 @@ class TapArguments:
         unit = small and not wide and near and max(map(abs, low)) <= NEAREST
         self.count = len(taps)
         few = len(taps) <= MOST_KNOWN and span[-1] < WORD_BITS
-        box = box_of(taps) if near and few else None
+        box = grid_of_taps(taps) if near and few else None
         natural = table_of_lines(taps, step, box) if box else table_of_taps(taps, step, near)
         self.natural = self.visits = device_table(natural, device)
         self.search = _search(rank, near, steps_of(box) if box else None, wide, unit)

@@ -149,7 +149,7 @@ class CooperativeKernel(PerRank):
 
     def shared(self) -> Arrays:
         """Return the shared-memory arrays of the part that needs most."""
-        return max((part.shared(self.threads) for part, *_ in self.parts), key=size_of)
+        return max((part.shared(self.threads) for part, *_ in self.parts), key=bytes_of_arrays)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         self.kernel(pointers, integers).launch(
@@ -220,7 +220,7 @@ def wait(worker: LaunchThread) -> None:
     worker.waiting()
 
 
-def size_of(arrays: Arrays) -> int:
+def bytes_of_arrays(arrays: Arrays) -> int:
     """Return the bytes of shared memory that arrays take."""
     return sum(-(-_elements(shape) * dtype.width // 8 // 16) * 16 for dtype, shape in arrays)
 
@@ -231,13 +231,13 @@ def arrays_in(room: Any, arrays: Arrays) -> list[Any]:
     for dtype, shape in arrays:
         pointer = cute.recast_ptr(room + bytes_before // 4, dtype=dtype)
         found.append(cute.make_tensor(pointer, cute.make_layout(shape)))
-        bytes_before += size_of([(dtype, shape)])
+        bytes_before += bytes_of_arrays([(dtype, shape)])
     return found
 
 
 def shared_room(arrays: Arrays) -> Any:
     """Allocate shared memory for arrays; None for no arrays."""
-    size = size_of(arrays)
+    size = bytes_of_arrays(arrays)
     assert size <= SHARED_BYTES
     if not size:
         return None

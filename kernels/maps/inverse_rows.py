@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..common.cells import Cell, read_cell, vector_of
+from ..common.cells import Cell, coordinates_per_access, read_cell
 from ..common.dsl import Int32, Int64, cute
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
@@ -35,7 +35,12 @@ class KeysOfInverse(InverseRows):
         return *super().key, self.sizes
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 16), ("int32", 4)
+        return (
+            ("int32", 4 * coordinates_per_access(self.rank)),
+            ("int64", 16),
+            ("int32", 16),
+            ("int32", 4),
+        )
 
     def integers(self) -> int:
         return 3 + self.rank
@@ -64,7 +69,7 @@ class RowsOfInverse(InverseRows):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        cell = "int32", 4 * vector_of(self.rank)
+        cell = "int32", 4 * coordinates_per_access(self.rank)
         return ("int64", 16), word, cell, ("int32", 16), word, word
 
     def integers(self) -> int:

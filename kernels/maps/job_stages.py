@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..common.dsl import Constexpr, Int32, Int64, cute, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, select
-from .cooperative import WARP, Arrays, EachRow, LaunchThread, StagePart, arrays_in, size_of
+from .cooperative import WARP, Arrays, EachRow, LaunchThread, StagePart, arrays_in, bytes_of_arrays
 from .per_rank import Places, types_of
 
 ENDS = 2  # integers of a job behind its part's: its first virtual CTA, and one past its last
@@ -102,13 +102,13 @@ class Jobs(StagePart):
 
     def shared(self, threads: int) -> Arrays:
         needs = [turn.part.shared(threads) for turn in self.turns]
-        return [*self.given.table, *max(needs, key=size_of)]
+        return [*self.given.table, *max(needs, key=bytes_of_arrays)]
 
     def work(self, worker: LaunchThread, pointers: Any, integers: Any, room: Any) -> None:
         (table,) = arrays_in(room, self.given.table)
         if self.tells:
             self.tell(worker, table, pointers, integers)
-        room = room + size_of(self.given.table) // 4
+        room = room + bytes_of_arrays(self.given.table) // 4
         before = Int32(0)
         for number, turn in enumerate(self.turns):
             self.turn(worker, number, before, table, room)
@@ -207,7 +207,7 @@ class OneOf(EachRow):
         return of_each + 2
 
     def shared(self, threads: int) -> Arrays:
-        return max((part.shared(threads) for part in self.parts), key=size_of)
+        return max((part.shared(threads) for part in self.parts), key=bytes_of_arrays)
 
     @cute.jit
     def rows(

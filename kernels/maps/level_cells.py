@@ -21,7 +21,7 @@ from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.cells import inside, key_of, per_axis, read_cell, vector_of
+from ..common.cells import coordinates_per_access, inside, key_of, per_axis, read_cell
 from ..common.dsl import Int32, Int64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, select
@@ -175,7 +175,7 @@ class MarkLevels(Mark):
         return *super().key, tuple(tuple(map(tuple, box)) for box in self.boxes)
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16)
+        return ("int32", 4 * coordinates_per_access(self.rank)), ("int64", 16)
 
     def integers(self) -> int:
         return 1 + len(self.boxes) * (2 + 4 * self.rank)

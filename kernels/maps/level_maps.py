@@ -23,7 +23,7 @@ from .block_table import EDGES
 from .box_filter import box_filter
 from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse, number_of
 from .build_map import MOST_KNOWN, WORD_BITS, HashTable, TableMemory
-from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
+from .cooperative import SHARED_BYTES, WORD, bytes_of_arrays, ctas_for
 from .device_tables import device_table
 from .level_stages import MOST_PER_SM, THREADS, MapKind, all_levels
 from .map_stages import RoomToSort
@@ -32,7 +32,7 @@ from .per_rank import Chain
 from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys
-from .tap_blocks import NEAREST, box_of, geometry, kind_of
+from .tap_blocks import NEAREST, geometry, grid_of_taps, key_kind
 from .tap_tables import (
     bits_in_block,
     steps_of,
@@ -117,7 +117,7 @@ def _known(taps: TapsLike) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | Non
     """Return the known taps, their least offsets and spans; None if no kernel is made for them."""
     low, span, near = geometry(taps.offsets, len(taps.stride))
     few = near and len(taps.offsets) <= MOST_KNOWN and span[-1] < WORD_BITS
-    box = box_of(taps.offsets) if few else None
+    box = grid_of_taps(taps.offsets) if few else None
     return None if box is None else (box, low, span)
 
 
@@ -139,9 +139,9 @@ def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[WantedMap]) -> Le
     """
     known = all(inverts(each.taps) if each.inverse else finds(each.taps) for each in wanted)
     few = len(grids) <= MOST_LEVELS and 0 < len(wanted) <= 3 * MOST_LEVELS
-    if not (known and few and len(set(map(kind_of, grids))) == 1):
+    if not (known and few and len(set(map(key_kind, grids))) == 1):
         return None
-    return LevelPlan(len(grids[0]) - 1, kind_of(grids[0]), len(grids), tuple(wanted))
+    return LevelPlan(len(grids[0]) - 1, key_kind(grids[0]), len(grids), tuple(wanted))
 
 
 class LevelPlan:
@@ -272,7 +272,7 @@ def _chain(
     """Return the launches of such maps, the bytes of shared memory of a CTA, and the tables."""
     kinds, taps = kinds_of(rank, of_grids, groups, sizes)
     chain = all_levels(rank, of_grids[0], levels, kinds, sizes)
-    return chain, size_of(chain.parts[1][0].shared()), taps
+    return chain, bytes_of_arrays(chain.parts[1][0].shared()), taps
 
 
 def kinds_of(

@@ -17,7 +17,7 @@ from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
+from ..common.cells import cell_of, coordinates_per_access, key_of, per_axis, read_cell, write_cell
 from ..common.dsl import Int32, Int64, Uint64, cute, cutlass
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
@@ -98,7 +98,7 @@ class Mark(Meet):
     """Mark the cells that a cloud reaches, by clearing their bits: a set bit is an absent cell."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
+        return ("int32", 4 * coordinates_per_access(self.rank)), ("int64", 16), ("int32", 4)
 
     def integers(self) -> int:
         return 3 + 3 * self.rank
@@ -205,7 +205,7 @@ class WriteCells(OfWords):
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        of_cells = "int32", 4 * vector_of(self.rank)
+        of_cells = "int32", 4 * coordinates_per_access(self.rank)
         return ("int64", 16), ("int32", 4), ("int64", 16), of_cells
 
     def integers(self) -> int:

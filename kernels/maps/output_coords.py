@@ -16,7 +16,7 @@ from torch import Tensor
 from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError
 
-from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
+from ..common.cells import cell_of, coordinates_per_access, key_of, per_axis, read_cell, write_cell
 from ..common.dsl import Int32, Int64, Uint32, cute
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
@@ -118,7 +118,12 @@ class Reach(Meet):
     """Insert the keys of reached cells into a set, and append new ones to a list, in any order."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 8), ("int32", 4), ("int64", 8)
+        return (
+            ("int32", 4 * coordinates_per_access(self.rank)),
+            ("int64", 8),
+            ("int32", 4),
+            ("int64", 8),
+        )
 
     def integers(self) -> int:
         return 4 + 3 * self.rank
@@ -155,7 +160,7 @@ class Unpack(PerRank):
     """Write the cells of keys; padding for ``NO_KEY``."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int64", 8), ("int32", 4 * vector_of(self.rank))
+        return ("int64", 8), ("int32", 4 * coordinates_per_access(self.rank))
 
     def integers(self) -> int:
         return 2 + self.rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import Cell, read_cell, vector_of
+from ..common.cells import Cell, coordinates_per_access, read_cell
 from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
@@ -40,7 +40,7 @@ class Search(TapLookup):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        cell = "int32", 4 * vector_of(self.rank)
+        cell = "int32", 4 * coordinates_per_access(self.rank)
         return ("int64", 16), word, cell, ("int32", 16), word, word
 
     def integers(self) -> int:

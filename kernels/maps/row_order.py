@@ -25,9 +25,9 @@ from .cooperative import (
     StagePart,
     add,
     arrays_in,
+    bytes_of_arrays,
     least,
     once,
-    size_of,
     wait,
 )
 from .radix_sort import arrays_for, digits_of, sort
@@ -96,7 +96,7 @@ class Count(RowNumberPart):
     def shared(self, threads: int) -> Arrays:
         own = self._shared(threads)
         keys = self.keys.shared(threads)
-        return max(own, keys, key=size_of)
+        return max(own, keys, key=bytes_of_arrays)
 
     def _shared(self, threads: int) -> Arrays:
         sizes = self.sizes
@@ -194,7 +194,7 @@ class Windows(RowNumberPart):
         return 4 + more
 
     def shared(self, threads: int) -> Arrays:
-        return max(self._shared(threads), self.then.shared(threads), key=size_of)
+        return max(self._shared(threads), self.then.shared(threads), key=bytes_of_arrays)
 
     def _shared(self, threads: int) -> Arrays:
         rows = 1 << self.sizes.window

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import read_cell, vector_of
+from ..common.cells import coordinates_per_access, read_cell
 from ..common.dsl import (
     Boolean,
     Constexpr,
@@ -88,7 +88,12 @@ class Keys(TapLookup):
         return *super().key, self.sizes, self.fits
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 16), ("int32", 4)
+        return (
+            ("int32", 4 * coordinates_per_access(self.rank)),
+            ("int64", 16),
+            ("int32", 16),
+            ("int32", 4),
+        )
 
     def integers(self) -> int:
         return 3 + self.rank

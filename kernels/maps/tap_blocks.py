@@ -184,10 +184,10 @@ class TapLookup(OfSlots, EachRow):
 
 
 @remembered(1024)
-def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
+def key_kind(grid: tuple[int, ...]) -> tuple[bool, bool]:
     """Return whether a grid's keys are wide, and whether its extents are ``SMALL``.
 
-    >>> kind_of((2, 41, 1600, 1408)), kind_of((1, 2**31 - 1)), kind_of((9, 8192, 8192, 2048))
+    >>> key_kind((2, 41, 1600, 1408)), key_kind((1, 2**31 - 1)), key_kind((9, 8192, 8192, 2048))
     ((False, True), (False, False), (True, True))
     """
     return has_wide_keys(grid), max(grid) <= SMALL
@@ -234,10 +234,10 @@ def geometry(
     return low, span, near
 
 
-def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
+def grid_of_taps(taps: tuple[tuple[int, ...], ...]) -> Known:
     """Return taps relative to the least one, if they fill a grid, the last axis fastest; else None.
 
-    >>> box_of(((-1, 2), (-1, 4), (1, 2), (1, 4))), box_of(((0, 0), (1, 1)))
+    >>> grid_of_taps(((-1, 2), (-1, 4), (1, 2), (1, 4))), grid_of_taps(((0, 0), (1, 1)))
     (((0, 0), (0, 2), (2, 0), (2, 2)), None)
     """
     axes = [sorted(set(axis)) for axis in zip(*taps, strict=True)]

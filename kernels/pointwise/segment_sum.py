@@ -37,7 +37,7 @@ class SegmentShape:
     Args:
         dtype: of the parts and of sums, "float32" or "float64".
         out_dtype: of the result.
-        vector: columns of a thread, a divisor of all columns: ``vector_of``.
+        vector: columns of a thread, a divisor of all columns: ``columns_per_thread``.
     """
 
     dtype: str
@@ -45,11 +45,11 @@ class SegmentShape:
     vector: int
 
 
-def vector_of(columns: int, itemsize: int) -> int:
+def columns_per_thread(columns: int, itemsize: int) -> int:
     """Return the columns that a thread reads at once: 16 bytes, or less to divide a row of parts.
 
-    >>> vector_of(64 * 64, 4), vector_of(6 * 7, 4), vector_of(64, 8), vector_of(9, 4)
-    (4, 2, 2, 1)
+    >>> [columns_per_thread(*row) for row in ((64 * 64, 4), (6 * 7, 4), (64, 8), (9, 4))]
+    [4, 2, 2, 1]
     """
     return min(BYTES // itemsize, columns & -columns)
 

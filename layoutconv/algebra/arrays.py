@@ -37,7 +37,7 @@ def type_range(c: Any) -> Interval:
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
 
 
-def widened(c: Any) -> Any:
+def in_int64(c: Any) -> Any:
     """Convert an array of integers to signed 64 bits."""
     most = type_range(c)
     if most == _INT64:
@@ -64,12 +64,12 @@ def computable(c: Any) -> Any:
     dtype = c.dtype
     if isinstance(getattr(dtype, "kind", None), str) or dtype.is_signed or dtype.itemsize == 1:
         return c
-    return widened(c)
+    return in_int64(c)
 
 
 def product_of(c: Any, factor: Any) -> Any:
     """Return ``c * factor``, in a type that holds it."""
-    c = widened(c)
+    c = in_int64(c)
     if isinstance(factor, int) and abs(factor) >> 1:
         low, high = _extremes(c)
         if not _inside((min(low * factor, high * factor), max(low * factor, high * factor))):
@@ -81,7 +81,7 @@ def moved(c: Any, offset: int) -> Any:
     """Return ``c + offset``, in a type that holds it."""
     if not offset:
         return c
-    c = widened(c)
+    c = in_int64(c)
     if abs(offset) >> 31:
         low, high = _extremes(c)
         if not _inside((low + offset, high + offset)):
@@ -147,7 +147,7 @@ def dividing(c: Any, extents: Any) -> Any:
             f"an extent of {max(constants)} at an array of positions needs more than 64 bits; "
             "evaluate Python integers"
         )
-    return widened(c) if is_array(c) and max(constants, default=0) > type_range(c)[1] else c
+    return in_int64(c) if is_array(c) and max(constants, default=0) > type_range(c)[1] else c
 
 
 def at_array(c: Any, leaves: list[tuple[int, int]]) -> Any:
@@ -172,7 +172,7 @@ def at_array(c: Any, leaves: list[tuple[int, int]]) -> Any:
 def _mapped(crd: IntTuple) -> IntTuple:
     if isinstance(crd, tuple):
         return type(crd)([_mapped(c) for c in crd])
-    return widened(crd) if is_array(crd) else crd
+    return in_int64(crd) if is_array(crd) else crd
 
 
 def _inside(interval: Interval) -> bool:

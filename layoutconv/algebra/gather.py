@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import gcd
 from typing import Any
 
-from .arrays import is_array, product_of, widened
+from .arrays import in_int64, is_array, product_of
 from .basis import lifted, stride_text
 from .errors import LayoutTypeError, LayoutValueError, shortly, wrong_argument
 from .int_tuple import sum_of
@@ -279,7 +279,7 @@ class IndexedGather(Immutable):
             raise LayoutTypeError(f"IndexedGather: the position {i} has no value")
         if not is_array(i):
             return self.index[i]
-        i, index = widened(i), self.index  # torch would take bytes for a mask
+        i, index = in_int64(i), self.index  # torch would take bytes for a mask
         if 0 not in i.shape and hasattr(index, "__len__"):
             low, high = int(i.min()), int(i.max())
             if low < 0 or high >= len(index):

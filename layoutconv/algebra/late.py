@@ -12,7 +12,7 @@ from typing import Any
 _HOMES = {
     "coalesce": "coalesce",  # Layout.coalesce
     "composition": "composition",  # Layout.compose, `a @ b`
-    "table_of": "table",  # Layout.offsets
+    "nested_offsets": "table",  # Layout.offsets
     "coshape": "extent",  # Layout.cosize
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`

@@ -256,7 +256,7 @@ class Layout(LayoutLike):
         >>> Layout(4, 2).offsets()
         [0, 2, 4, 6]
         """
-        return late("table_of")(self)
+        return late("nested_offsets")(self)
 
 
 def _strides_text(shape: IntTuple, stride: IntTuple) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .arrays import computable, is_array, type_range, widened
+from .arrays import computable, in_int64, is_array, type_range
 from .display import Drawable
 from .errors import LayoutTypeError, LayoutValueError, wrong_argument
 from .late import late
@@ -69,7 +69,7 @@ class Swizzle(Drawable):
         if is_array(x) and not x.ndim and hasattr(x.dtype, "kind"):
             x = int(x)  # a scalar of NumPy
         if is_array(x):
-            x = widened(x) if type_range(x)[1] < self.size() else computable(x)
+            x = in_int64(x) if type_range(x)[1] < self.size() else computable(x)
         picked = x & self.mask
         if self.shift >= 0:
             return x ^ (picked // (1 << self.shift))

@@ -21,12 +21,12 @@ _FEW = 256  # values for which evaluating one by one is as fast
 _LISTED = SET // EVALUATIONS + 1  # values that a set takes in the time of one evaluation
 
 
-def table_of(layout: Layout) -> Any:
+def nested_offsets(layout: Layout) -> Any:
     """Return nested lists of the offsets of a layout, one level per mode.
 
     Raises :class:`LayoutBudgetError` for more than 2^20 offsets.
 
-    >>> table_of(Layout((2, 3), (3, 1)))
+    >>> nested_offsets(Layout((2, 3), (3, 1)))
     [[0, 1, 2], [3, 4, 5]]
     """
     table_size("offsets", layout, layout.size())

@@ -184,7 +184,7 @@ def _end_with_the_server() -> None:
 def packed(error: BaseException) -> bytes:
     """Pickle an error, with the text of its traceback.
 
-    >>> unpacked(packed(ValueError("a number")))
+    >>> unpacked_error(packed(ValueError("a number")))
     ValueError('a number')
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -195,10 +195,10 @@ def packed(error: BaseException) -> bytes:
     return pickle.dumps((error, text))
 
 
-def unpacked(packed: bytes) -> BaseException | None:
+def unpacked_error(packed: bytes) -> BaseException | None:
     """Return the packed error, with its traceback as its cause; None for empty bytes.
 
-    >>> unpacked(b"")
+    >>> unpacked_error(b"")
     """
     if not packed:
         return None

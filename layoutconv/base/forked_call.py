@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .fork_server import METHOD, packed, unpacked
+from .fork_server import METHOD, packed, unpacked_error
 
 Add = Callable[..., None]
 
@@ -50,7 +50,7 @@ def call_in_fork(function: Callable[[Add], None], add: Callable[..., object]) ->
         process.kill()
         process.join()
         ours.close()
-    if (error := unpacked(message)) is not None:
+    if (error := unpacked_error(message)) is not None:
         raise error
 
 

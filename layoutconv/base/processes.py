@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from .fork_server import ADDED, CLOSE, IDLE, STOP, Answer, packed, serve, unpacked
+from .fork_server import ADDED, CLOSE, IDLE, STOP, Answer, packed, serve, unpacked_error
 
 Item = TypeVar("Item")
 Tick = Callable[[int, int], None]
@@ -158,14 +158,14 @@ class Workers(Generic[Item]):
                 total += 1
             else:
                 if number == ADDED:
-                    self._errors.append(unpacked(error))
+                    self._errors.append(unpacked_error(error))
                 else:
-                    self._errors[number] = unpacked(error)
+                    self._errors[number] = unpacked_error(error)
                 self._unanswered -= 1
             if tick:
                 tick(total - self._unanswered, total)
         self._over(answer)
-        failed = unpacked(answer or b"")
+        failed = unpacked_error(answer or b"")
         if failed is not None:
             raise failed
         return self._errors

@@ -96,7 +96,7 @@ def clear(only: str | None) -> None:
         with suppress(OSError):  # not empty, or another process removed it
             folder.rmdir()
     click.echo(
-        f"deleted {len(kernels)} kernels and {len(choices)} choices, {size_of(size)}, "
+        f"deleted {len(kernels)} kernels and {len(choices)} choices, {readable_size(size)}, "
         f"from {cache_directory()}"
     )
 
@@ -116,7 +116,7 @@ def _summary(found: CacheContents) -> str:
     others = sum(not kernel.path.name.startswith(ours) for kernel in found.kernels)
     days = sorted(map(_day, found.kernels))
     words = [
-        f"{count} kernels, {size_of(found.size)} of at most {size_of(cache_limit())}",
+        f"{count} kernels, {readable_size(found.size)} of at most {readable_size(cache_limit())}",
         f"{others} of other versions" if others else "",
         f"compiled {days[0]} to {days[-1]}" if days else "",
         f"not used: {why}" if (why := cache_folder.why_unused(cache_directory())) else "",
@@ -137,10 +137,10 @@ def _cell(cell: Any) -> Any:
     return printable(cell) if isinstance(cell, str) else cell
 
 
-def size_of(count: int) -> str:
+def readable_size(count: int) -> str:
     """Format a number of bytes for people.
 
-    >>> size_of(900), size_of(41_234), size_of(2_500_000)
+    >>> readable_size(900), readable_size(41_234), readable_size(2_500_000)
     ('900 B', '41.2 kB', '2.5 MB')
     """
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -13,7 +13,7 @@ import click
 from .. import __version__
 from ..base.cache_folder import cache_directory, cache_limit
 from ..base.devices import cuda_driver, driver_is_too_old, version_text
-from .cache import kept_files, size_of
+from .cache import kept_files, readable_size
 from .text_table import as_json, print_json, print_pairs
 
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
@@ -49,8 +49,8 @@ def info(as_json: bool) -> None:
     pairs.append(
         (
             "kernels",
-            f"{cache['kernels']} kept, {size_of(cache['bytes'])} of at most"
-            f" {size_of(cache['limit'])}: cache list names them",
+            f"{cache['kernels']} kept, {readable_size(cache['bytes'])} of at most"
+            f" {readable_size(cache['limit'])}: cache list names them",
         )
     )
     pairs.append(("tuned", f"{cache['tuned']} choices, {cache['shipped']} in the package"))

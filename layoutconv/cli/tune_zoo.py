@@ -70,7 +70,7 @@ def raced(
 
 def show(found: Sequence[tuple[Any, Race, Tuned]], out: Path | None, *, as_json: bool) -> None:
     """Print the share of races that each tile wins, per type; write all trials to ``out``."""
-    from ..tuning.tile_shares import kind_of, tile_shares
+    from ..tuning.tile_shares import table_row, tile_shares
 
     types = list(dict.fromkeys(of[2] for of, _, _ in found))
     shares = {
@@ -83,7 +83,7 @@ def show(found: Sequence[tuple[Any, Race, Tuned]], out: Path | None, *, as_json:
     if out:
         rows = [
             {
-                "problem": race.words, "pass": of[1], "dtype": of[2], "tile": kind_of(trial.tile),
+                "problem": race.words, "pass": of[1], "dtype": of[2], "tile": table_row(trial.tile),
                 "mma": trial.tile.mma, "stages": trial.tile.stages, "splits": trial.splits,
                 "us": trial.microseconds,
             }

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..conv import ConvProblem
 from ..conv.problem import Ints, Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn.arguments import check_fits, check_groups, check_tensors, near_and_far
+from ..nn.arguments import check_dense_operands, check_fits, check_groups, near_and_far
 from ..ops.epilogue_args import EpilogueArgs
 from .agreement import Agreement, tensor_term
 from .convolution import SplitConv
@@ -166,7 +166,7 @@ def _convolution(
     with Agreement.of(f"conv{rank}d", slab, Slab) as same:
         checked_slab(slab)
         groups, ending = check_groups(groups), EpilogueArgs(bias)
-        check_tensors(rank, input, weight, ending, groups, transposed=False, part=True)
+        check_dense_operands(rank, input, weight, ending, groups, transposed=False, part=True)
         if input.dim() != rank + 2:
             expected = f"(N, C) and {rank} spatial modes"
             raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")

@@ -72,7 +72,7 @@ def make_axis(
     periods = [1]
     for extent in extents:
         periods.append(periods[-1] * extent)
-    positions = shown(periods[-1], limit, periods[:-1], keep)
+    positions = shown_positions(periods[-1], limit, periods[:-1], keep)
     bands = []
     for extent, period, name in zip(extents, periods, names, strict=False):
         spans = _runs([None if p is None else p // period for p in positions])
@@ -88,7 +88,7 @@ def make_axis(
     return Axis(positions, tuple(bands), tuple(breaks))
 
 
-def shown(
+def shown_positions(
     n: int, limit: int, periods: Sequence[int] = (1,), keep: Collection[int] = ()
 ) -> tuple[int | None, ...]:
     """Return the positions of ``n`` that a picture of about ``limit`` shows, None for gaps.
@@ -96,11 +96,11 @@ def shown(
     Two thirds come from the beginning, cut after a whole group of the hierarchy if that keeps at
     least half of them, the rest from the end; positions in ``keep`` are always included.
 
-    >>> shown(100, 7)
+    >>> shown_positions(100, 7)
     (0, 1, 2, 3, None, 98, 99)
-    >>> shown(100, 7, keep=[50])
+    >>> shown_positions(100, 7, keep=[50])
     (0, 1, 2, 3, None, 50, None, 98, 99)
-    >>> shown(5, 7)
+    >>> shown_positions(5, 7)
     (0, 1, 2, 3, 4)
     """
     if min(n, limit) > MOST_POSITIONS:

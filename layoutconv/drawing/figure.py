@@ -93,7 +93,7 @@ RENDERERS: dict[str, Callable[[Figure], str]] = {}
 
 def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], Cell]) -> Grid:
     """Make the grid of ``cell(i, j)`` at the positions that the axes show."""
-    check_cells(rows, columns)
+    check_cell_count(rows, columns)
     return Grid(
         title,
         rows,
@@ -105,7 +105,7 @@ def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], 
     )
 
 
-def check_cells(rows: Axis, columns: Axis, panels: int = 1) -> None:
+def check_cell_count(rows: Axis, columns: Axis, panels: int = 1) -> None:
     """Refuse a picture of too many cells before any is evaluated."""
     cells = len(rows) * len(columns) * panels
     if cells > MOST_CELLS:

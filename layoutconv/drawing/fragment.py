@@ -11,7 +11,7 @@ from .html import drawing, no_drawing, walk
 from .steps import steps_of
 
 
-def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
+def fragment_of(expression: str, limit: int = 32) -> tuple[bool, str]:
     """Return whether an expression is a layout, and what a page shows: the layout, or why not.
 
     Raises :class:`~layoutconv.algebra.LayoutBudgetError` if it takes too long.

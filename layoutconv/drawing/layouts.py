@@ -21,8 +21,8 @@ from ..algebra.notation import visible
 from ..algebra.stride import add
 from ..errors import ArgumentError
 from ..view.gemm_view import locate, stages
-from .axis import Axis, mode_axis, shown
-from .figure import Cell, Figure, Grid, Kind, check_cells, label, make_grid, plain
+from .axis import Axis, mode_axis, shown_positions
+from .figure import Cell, Figure, Grid, Kind, check_cell_count, label, make_grid, plain
 from .palette import by_rank, wheel
 
 BANKS, BANK_BITS = 32, 32  # of shared memory, since Fermi
@@ -172,8 +172,10 @@ def _figure(
         return (i, j, *panel) if len(modes) > 1 else (j,)[: len(modes)]
 
     outer = tuple(int(product(mode)) for mode in modes[2:])
-    panels = [p if p is None else idx2crd(p, outer) for p in shown(product(outer), _PANELS)]
-    check_cells(rows, columns, len(panels))
+    panels = [
+        p if p is None else idx2crd(p, outer) for p in shown_positions(product(outer), _PANELS)
+    ]
+    check_cell_count(rows, columns, len(panels))
     readings = {
         (panel, i, j): read(coordinate(i, j, panel))
         for panel in panels

@@ -75,7 +75,7 @@ class Server(LoopbackServer):
         return HTTPStatus.OK if good else HTTPStatus.UNPROCESSABLE_ENTITY, fragment
 
 
-def whole(expression: str, fragment: str) -> str:
+def whole_page(expression: str, fragment: str) -> str:
     """Return the page with its form and ``fragment``; without a script, the form still works."""
     examples = "".join(
         f'<li><a href="?expression={quote(e)}"><code>{escape(e)}</code></a></li>' for e in EXAMPLES
@@ -121,7 +121,7 @@ class _Handler(LoopbackHandler):
         expression = given.get("expression", [EXAMPLES[0]])[0]
         status, fragment = self.server.drawn(expression)
         if asked.path == "/":
-            self.answer(HTTPStatus.OK, "text/html", whole(expression, fragment))
+            self.answer(HTTPStatus.OK, "text/html", whole_page(expression, fragment))
         else:
             self.answer(status, "text/html", fragment)
 

@@ -11,7 +11,7 @@ from .api import draw
 from .expression import Applied, evaluate
 from .figure import Figure
 from .files import write
-from .fragment import shown
+from .fragment import fragment_of
 from .html import code, page
 from .svg import to_svg
 
@@ -86,7 +86,7 @@ def _page(at: int, limit: int) -> str:
         f'<nav class="examples" aria-label="Gallery">{" ".join(ways)}</nav>\n'
         f"<h1><code>{escape(exhibit.expression)}</code></h1>\n<p>{code(exhibit.insight)}</p>\n"
     )
-    return page(exhibit.expression, shown(exhibit.expression, limit)[1], head)
+    return page(exhibit.expression, fragment_of(exhibit.expression, limit)[1], head)
 
 
 def _index() -> str:

@@ -14,7 +14,7 @@ from ..algebra import LayoutError
 from .api import draw
 from .budget import EVALUATION, drawing_seconds, seconds
 from .expression import Applied, evaluate
-from .fragment import shown
+from .fragment import fragment_of
 from .html import page
 from .named import atom, view
 from .step import steps_text
@@ -77,7 +77,7 @@ def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
     why = "" if error is None else str(error)
     if html:
         head = f"<h1><code>{escape(expression)}</code></h1>\n"
-        return page(expression, shown(expression, limit)[1], head), why
+        return page(expression, fragment_of(expression, limit)[1], head), why
     with seconds(drawing_seconds(limit)):
         found = steps_of(applied, limit)
         if found:
@@ -89,7 +89,7 @@ def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
 
 
 TASKS: dict[str, Callable[..., Any]] = {
-    "page": shown,
+    "page": fragment_of,
     "picture": picture,
     "steps": walk_through,
 }

@@ -16,7 +16,7 @@ from ..planning.channel_schedule import (
     ChannelNormShape,
     lanes_of,
 )
-from ..planning.norm_schedule import vector_of
+from ..planning.norm_schedule import columns_per_load
 from ..tensors.channels_last import channels_last_stride
 from . import machines
 from .group_norm import is_in_order, sizes
@@ -49,7 +49,7 @@ def takes(x: Tensor, norm: ChannelNormArgs) -> bool:
     if x.dim() < 3 or x.dtype not in TYPES or not x.numel() or not is_in_order(x):
         return False
     C = x.shape[1]
-    vectors = C // vector_of(C, x.element_size())
+    vectors = C // columns_per_load(C, x.element_size())
     for tensor in norm.weight, norm.bias:
         if tensor is not None and (
             tensor.dtype is not x.dtype
@@ -71,7 +71,7 @@ def normalised(x: Tensor, norm: ChannelNormArgs) -> Tensor:
     """Return the norm of images ``x`` (N, C, ...) on a GPU, like ``x``; ``takes`` accepts them."""
     images, C, voxels = sizes(x)
     rows = images * voxels
-    vector = vector_of(C, x.element_size())
+    vector = columns_per_load(C, x.element_size())
     log_lanes, turns = lanes_of(C // vector)
     early = x.is_cuda and machines.starts_early(x.get_device())
     per_rank, kernel = _kernel(x.dtype, vector, log_lanes, turns, norm.bias is not None, early)

@@ -9,7 +9,7 @@ import torch
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
-from ..planning.norm_schedule import BYTES, PARTS, NormShape, schedule, vector_of
+from ..planning.norm_schedule import BYTES, PARTS, NormShape, columns_per_load, schedule
 from . import machines
 
 if TYPE_CHECKING:
@@ -64,5 +64,5 @@ def _kernels_of(
     from ..kernels.pointwise.column_sums import column_sums as chain_of
 
     name, out = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
-    vector = vector_of(C, dtype.itemsize)
+    vector = columns_per_load(C, dtype.itemsize)
     return per_rank, chain_of(NormShape(name, vector, out, early=early)), vector

@@ -345,7 +345,7 @@ def _launch(
         b, repeat_b = _in_rows(b), channels // b.shape[1]
     if chosen is not None:
         chosen = _in_rows(chosen)
-    vector = vector_of(channels, (a, repeat), (b, repeat_b), (chosen, 1))
+    vector = channels_per_thread(channels, (a, repeat), (b, repeat_b), (chosen, 1))
     dtypes = (
         a.dtype, out.dtype, None if won is None else won.dtype,
         None if chosen is None else chosen.dtype,
@@ -359,13 +359,13 @@ def _launch(
     return None
 
 
-def vector_of(channels: int, *operands: tuple[Tensor | None, int]) -> int:
+def channels_per_thread(channels: int, *operands: tuple[Tensor | None, int]) -> int:
     """Return the channels per thread: 16 bytes of the first operand, or fewer to suit all operands.
 
     An operand is a tensor or None, with the number of result channels that read one of its own.
 
-    >>> vector_of(64, (torch.empty(9, 64), 1)), vector_of(66, (torch.empty(9, 66), 1))
-    (4, 2)
+    >>> [channels_per_thread(count, (torch.empty(9, count), 1)) for count in (64, 66)]
+    [4, 2]
     """
     first = operands[0][0]
     vector = 1 if first is None else 16 // first.itemsize

@@ -10,7 +10,7 @@ import torch
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
-from ..planning.norm_schedule import BYTES, NormShape, schedule, vector_of
+from ..planning.norm_schedule import BYTES, NormShape, columns_per_load, schedule
 from ..tensors.channels_last import channels_last_stride
 from . import machines
 from .row_norm import LEAST, MOST, TYPES, bits
@@ -140,7 +140,7 @@ def _kernels_of(x: Tensor, norm: GroupNormArgs) -> _Kernels:
     """Return the kernels of a norm of images ``x``."""
     parameters = None if norm.weight is None else norm.weight.dtype
     early = x.is_cuda and machines.starts_early(x.get_device())
-    vector = vector_of(x.shape[1], x.element_size())
+    vector = columns_per_load(x.shape[1], x.element_size())
     return _kernels(x.dtype, vector, parameters, norm.activation, norm.dtype, early)
 
 

@@ -12,7 +12,7 @@ from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
 from ..base.torch_internals import in_shape, increment_versions
-from ..planning.norm_schedule import BYTES, PARTS, NormShape, Schedule, schedule, vector_of
+from ..planning.norm_schedule import BYTES, PARTS, NormShape, Schedule, columns_per_load, schedule
 from . import machines
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _kernels_of(
         for kind in (dtype, parameters, running)
     )  # fmt: skip
     name, of_parameters, of_running = names
-    vector = vector_of(C, dtype.itemsize)
+    vector = columns_per_load(C, dtype.itemsize)
     masked, added, counts, early, ranks, remakes = options
     follows = masked, activation, added, counts, early, ranks
     shape = NormShape(name, vector, of_parameters, of_running, *follows, remakes=remakes)

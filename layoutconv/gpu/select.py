@@ -39,7 +39,7 @@ from ..planning.kernel_spec import (
     vectors_of,
 )
 from ..planning.machine import Machine
-from ..planning.structural_zeros import KTileRun, leaves_bounds, runs_of
+from ..planning.structural_zeros import KTileRun, k_tile_runs, leaves_bounds
 from ..planning.tile import LINE_BYTES, TileConfig, specialized
 from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
@@ -429,7 +429,7 @@ def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[KTileRun, ..
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
         return ()
-    return runs_of(view, _with_tile(view, spec, taps, columns))
+    return k_tile_runs(view, _with_tile(view, spec, taps, columns))
 
 
 def _with_tile(view: GemmView, spec: KernelSpec, taps: int, columns: int = 128) -> KernelSpec:

@@ -49,7 +49,7 @@ def near_and_far(
     raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
 
 
-def check_tensors(
+def check_dense_operands(
     rank: int,
     input: Tensor,
     weight: Tensor,
@@ -101,7 +101,7 @@ def check_tensors(
 
 
 def check_groups(groups: Any) -> int:
-    """Return the number of groups, which may be 0: :func:`check_tensors` checks divisibility.
+    """Return the number of groups, which may be 0: :func:`check_dense_operands` divides by it.
 
     Raises :class:`~layoutconv.errors.ArgumentError` if it is no integer.
 

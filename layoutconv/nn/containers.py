@@ -12,9 +12,9 @@ from ..sparse import SparseTensor, prune
 from . import trained_norm
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .fused_modules import with_following
-from .fused_norm import following, may_fuse
+from .fused_norm import may_fuse, norm_and_activation
 from .image_norm import FORWARDS, counts_images, per_image, with_hooks
-from .padded_norm import counts_rows, is_hooked, on_cells
+from .padded_norm import is_hooked, mixes_rows, on_cells
 from .quantized_tensor import has_features
 from .scripting import refuse_scripting
 from .sparse_modules import SparseConvolution
@@ -93,7 +93,7 @@ class Features(torch.nn.Module):
         self.module = module
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        if type(self.module).forward.__module__ not in _OF_GRIDS and is_plain(self.module):
+        if type(self.module).forward.__module__ not in _OF_GRIDS and takes_features(self.module):
             return apply(self.module, input)
         return input.replace(self.module(input.features))
 
@@ -126,7 +126,7 @@ def in_turn(modules: list[Any], input: Any) -> Any:
     while at < len(modules):
         module, at = modules[at], at + 1
         if fuses and isinstance(module, SparseConvolution):
-            norm, last, count = following(modules, at)
+            norm, last, count = norm_and_activation(modules, at)
             made = with_following(module, input, norm, last) if count else None
             if made is not None:
                 input, at = made, at + count
@@ -150,14 +150,14 @@ def apply(module: Any, input: Any) -> Any:
     """
     if type(module) is torch.nn.Identity and not is_hooked(module):
         return input  # takes the place of a folded module
-    if not (isinstance(input, SparseTensor) and is_plain(module)):
+    if not (isinstance(input, SparseTensor) and takes_features(module)):
         return module(input)
     if isinstance(module, torch.nn.SyncBatchNorm) and may_fuse(input.features, rows=0):
         made = trained_features(input, module, None)
         if made is not None:
             return made
     of_images = type(module).forward in FORWARDS and counts_images(module)
-    if not of_images and not (input.coordinates.padded and counts_rows(module)):
+    if not of_images and not (input.coordinates.padded and mixes_rows(module)):
         return input.replace(module(input.features))
     if isinstance(module, torch.nn.Sequential) and (of_images or not is_hooked(module)):
         return input.replace(with_hooks(module, input.features, partial(_each, module, input)))
@@ -172,21 +172,22 @@ def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
     return x.features
 
 
-def is_plain(module: Any) -> bool:
+def takes_features(module: Any) -> bool:
     """Return whether a module takes features.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for a torch module that takes a grid.
 
-    >>> is_plain(torch.nn.ReLU()), is_plain(torch.nn.Sequential(torch.nn.ReLU(), Prune()))
+    >>> relu = torch.nn.ReLU()
+    >>> takes_features(relu), takes_features(torch.nn.Sequential(relu, Prune()))
     (True, False)
-    >>> is_plain(torch.nn.MaxPool3d(2))
+    >>> takes_features(torch.nn.MaxPool3d(2))
     Traceback (most recent call last):
     layoutconv.errors.ArgumentTypeError: argument `input`: expected a dense tensor for torch's\
  MaxPool3d (features on voxels go into a pool of lc.nn, as SparseMaxPool3d), got a sparse tensor
     """
     forward = type(module).forward
     if forward is torch.nn.Sequential.forward:
-        return all(map(is_plain, module))
+        return all(map(takes_features, module))
     instead = _instead_of(module)
     if instead is not None:
         kind = type(module).__name__

@@ -14,7 +14,7 @@ from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
-from .reached import reached
+from .reached import reached_modules
 from .residual import Residual, working
 from .rewritten_class import restore_class, rewritten_class, why_not_changed
 from .sequences import is_sequence
@@ -70,7 +70,7 @@ def fold_batch_norms(module: Module) -> Module:
             raise ArgumentError(
                 "module", expected, f"`{name or type(part).__name__}` in training mode"
             )
-    seen = reached(module)
+    seen = reached_modules(module)
     once = used_once(module) - seen
     for part in reversed(list(module.modules())):  # inner modules first
         if "forward" in part.__dict__:

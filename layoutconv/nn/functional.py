@@ -27,13 +27,13 @@ from ..view.epilogue import Pointwise
 from . import fuse
 from .arguments import (
     check_activation,
+    check_dense_operands,
     check_fits,
     check_function,
     check_groups,
     check_like_output,
     check_out_dtype,
     check_size,
-    check_tensors,
     checked_executor,
     near_and_far,
 )
@@ -435,7 +435,7 @@ def _checked(
     transposed: bool,
 ) -> EpilogueArgs:
     """Check tensors and options; return the epilogue, whose scale is a tensor."""
-    check_tensors(rank, input, weight, asked, groups, transposed=transposed)
+    check_dense_operands(rank, input, weight, asked, groups, transposed=transposed)
     if isinstance(asked.activation, Pointwise):
         K = weight.shape[1] * groups if transposed else weight.shape[0]
         check_function(asked.activation, input, K)

@@ -97,7 +97,7 @@ def up_to_norm(module: Any, input: Any) -> tuple[Any, Any]:
     """
     while is_container(module) and are_bare(module) and not has_global_hooks():
         *parts, module = module._modules.values()
-        input = in_turn(parts, input)
+        input = fused_in_turn(parts, input)
     return module, input
 
 
@@ -106,10 +106,10 @@ def is_container(module: Any) -> bool:
     return type(module).forward in CONTAINERS and bool(module._modules)
 
 
-def in_turn(modules: list[Any], input: Any) -> Any:
+def fused_in_turn(modules: list[Any], input: Any) -> Any:
     """Run modules one after another; those that are norms and activations are :func:`normed`.
 
-    >>> in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
+    >>> fused_in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
     tensor([0.])
     """
     at = 0
@@ -126,7 +126,7 @@ def sequence(self: Any, input: Any) -> Any:
     """Run a ``torch.nn.Sequential``; its norms and activations are :func:`normed`."""
     modules = list(self._modules.values())
     if may_be_fused(self, (input,)):
-        return in_turn(modules, input)
+        return fused_in_turn(modules, input)
     for module in modules:
         input = module(input)
     return input

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
-from .fused_norm import is_bare, normalised
+from .fused_norm import normalised, runs_only_forward
 from .sparse import placed
 from .sparse_modules import ConvOf, ConvTransposeOf, InverseOf, SparseConvolution, SubmOf
 from .trained_layer import trained_layer
@@ -51,7 +51,7 @@ def with_following(
     :func:`.fused_norm.may_fuse`.
     """
     map_of = MAPS.get(type(conv).forward)
-    if map_of is None or conv.activation is not None or not is_bare(conv):
+    if map_of is None or conv.activation is not None or not runs_only_forward(conv):
         return None
     fits = isinstance(x, SparseTensor) and (past is None or isinstance(past, SparseTensor))
     if not fits or x.coordinates.rank != conv.rank or x.features.shape[1] != conv.in_channels:

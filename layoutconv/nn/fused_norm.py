@@ -109,7 +109,7 @@ def may_fuse(x: Any, rows: int = 1) -> bool:
     asked = _fuses.get()
     return bool(
         type(x) in PLAIN
-        and (runs_kernels(x) if asked is None else asked)
+        and (is_launch(x) if asked is None else asked)
         and x.dim() == 2
         and x.shape[0] >= rows
         and not is_watched_unseen()
@@ -119,17 +119,17 @@ def may_fuse(x: Any, rows: int = 1) -> bool:
     )
 
 
-def runs_kernels(x: Tensor) -> bool:
+def is_launch(x: Tensor) -> bool:
     """Return whether a convolution of ``x`` is a launch; on a CPU torch's norm is faster."""
     return x.is_cuda
 
 
-def is_bare(module: Any) -> bool:
+def runs_only_forward(module: Any) -> bool:
     """Return whether calling a module runs only its class's ``forward``.
 
     >>> norm = torch.nn.BatchNorm1d(4)
     >>> handle = norm.register_forward_hook(print)
-    >>> is_bare(norm), handle.remove(), is_bare(norm)
+    >>> runs_only_forward(norm), handle.remove(), runs_only_forward(norm)
     (False, None, True)
     """
     own = module.__dict__
@@ -147,10 +147,10 @@ def is_relu6(module: Any) -> bool:
     return bool(module.min_val == 0.0 and module.max_val == 6.0)
 
 
-def following(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
+def norm_and_activation(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
     """Return the norm and the activation from ``start`` on, each None if missing, and their number.
 
-    >>> following([torch.nn.BatchNorm1d(4), torch.nn.Identity(), torch.nn.ReLU()], 0)[1:]
+    >>> norm_and_activation([torch.nn.BatchNorm1d(4), torch.nn.Identity(), torch.nn.ReLU()], 0)[1:]
     (None, 1)
     """
     norm = last = None
@@ -217,7 +217,7 @@ def normalised(
     activation, slope = None, 0.01
     if last is not None:
         activation = ACTIVATIONS[type(last)]
-        if not is_bare(last) or (activation == "relu6" and not is_relu6(last)):
+        if not runs_only_forward(last) or (activation == "relu6" and not is_relu6(last)):
             return None
         if activation == "leaky_relu":
             slope = float(last.negative_slope)

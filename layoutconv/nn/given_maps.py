@@ -32,7 +32,7 @@ def _is_all(given: Any, usual: Any) -> bool:
     return given is usual or (isinstance(given, int) and given == usual)
 
 
-def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
+def check_cells_of_map(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
     """Raise ``ArgumentError`` unless ``x`` is at the cells of a kernel map's ``side``.
 
     They must be the same Coordinates, or the same memory. Values are not compared, as that would

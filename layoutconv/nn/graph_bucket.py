@@ -218,10 +218,10 @@ CHANGED = "parameters, modules or modes are others than those captured"
 OVERFLOW = "a level has more rows than its capacity"
 
 
-def holds(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
+def has_room(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
     """Return whether clouds of so many rows fit into a bucket without too much padding.
 
-    >>> holds([1280], [1000], 2.5), holds([1280], [1300], 2.5), holds([1280], [100], 2.5)
+    >>> has_room([1280], [1000], 2.5), has_room([1280], [1300], 2.5), has_room([1280], [100], 2.5)
     (True, False, False)
     """
     pairs = zip(rows, groups, strict=True)

@@ -16,7 +16,7 @@ from ..gpu.fp32_precision import multiplied_now
 from ..ops.guard import is_watched_unseen
 from ..sparse.coords.row_plan import RowCount
 from .graph_arguments import CallArguments, Signature
-from .graph_bucket import ALIGNMENT, OVERFLOW, Bucket, Eager, holds
+from .graph_bucket import ALIGNMENT, OVERFLOW, Bucket, Eager, has_room
 from .graph_recorder import Recorder, recorder_of
 from .nested import taken_apart
 from .training_state import Modes
@@ -182,7 +182,7 @@ class GraphedCalls:
         """Return the smallest bucket that holds a call."""
         sizes = self._sizes.get(signature.key, [])
         for groups in sorted(sizes):
-            if holds(groups, signature.rows, 2 * self._options[0]):
+            if has_room(groups, signature.rows, 2 * self._options[0]):
                 bucket = self._buckets.get((signature.key, groups))
                 if bucket is not None:
                     return bucket

@@ -13,7 +13,7 @@ from ..ops.autocast import LOWERED
 from ..ops.epilogue_args import EpilogueArgs
 from ..sparse import SparseTensor
 from .fused_modules import MAPS
-from .given_maps import check_cells, check_map
+from .given_maps import check_cells_of_map, check_map
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .padded_norm import is_hooked
 from .sparse import convolved, placed
@@ -124,7 +124,7 @@ class SparseLayers(LayerKind):
         if given is not None:
             found = check_map(given)
             found = found.inverse if isinstance(module, InverseOf) else found
-            check_cells("input", input, found.inputs, "inputs")
+            check_cells_of_map("input", input, found.inputs, "inputs")
             return found
         cells = {name: value for name, value in named.items() if name != "kernel_map"}
         found_or_none = MAPS[type(module).forward](module, input, *more, **cells)

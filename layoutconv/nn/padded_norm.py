@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..gpu.row_norm import Norm
 from ..sparse.coords.rows import spread
 from .dense_batch_norm import BatchNorm1d
-from .fused_norm import is_bare
+from .fused_norm import runs_only_forward
 from .modules import Activated
 from .row_norm import batch_norm, follow
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 _FORWARDS = frozenset({_BatchNorm.forward, BatchNorm1d.forward})
 
 
-def counts_rows(module: torch.nn.Module) -> bool:
+def mixes_rows(module: torch.nn.Module) -> bool:
     """Return whether a row's result depends on the other rows.
 
     >>> norm = torch.nn.BatchNorm1d(4)
-    >>> counts_rows(norm), counts_rows(norm.eval()), counts_rows(torch.nn.LayerNorm(4))
+    >>> mixes_rows(norm), mixes_rows(norm.eval()), mixes_rows(torch.nn.LayerNorm(4))
     (True, False, False)
     """
     if isinstance(module, torch.nn.Sequential):
-        return any(map(counts_rows, module))
+        return any(map(mixes_rows, module))
     if not isinstance(module, _BatchNorm):
         return False
     return module.training or module.running_mean is None
@@ -66,7 +66,7 @@ def is_hooked(module: Any) -> bool:
     >>> is_hooked(torch.nn.ReLU())
     False
     """
-    return not is_bare(module)
+    return not runs_only_forward(module)
 
 
 def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from .sequences import is_sequence
 _SAY_NO_VALUES = frozenset({"dtype", "device", "shape", "ndim"})
 
 
-def reached(module: torch.nn.Module) -> set[int]:
+def reached_modules(module: torch.nn.Module) -> set[int]:
     """Return the ids of inner modules that the forward pass of a module other than their parent
     calls, or whose parameters or buffers any forward pass reads.
 
@@ -34,7 +34,7 @@ def reached(module: torch.nn.Module) -> set[int]:
     ...     def forward(self, x):
     ...         return self.body(x) + self.body[0](x)
     >>> net = Network()
-    >>> reached(net) == {id(net.body[0])}
+    >>> reached_modules(net) == {id(net.body[0])}
     True
     """
     found: set[int] = set()

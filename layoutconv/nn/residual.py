@@ -9,7 +9,7 @@ import torch
 from ..errors import ArgumentTypeError
 from .containers import Sequential, apply, in_turn
 from .fused_modules import with_following
-from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from .fused_norm import ACTIVATIONS, NORMS, may_fuse, runs_only_forward
 from .padded_norm import is_hooked
 from .quantized_tensor import has_features
 from .scripting import refuse_scripting
@@ -80,9 +80,9 @@ class Residual(torch.nn.Module):
         last: Any = self.activation
         if not (has_features(input) and may_fuse(input.features)):
             return None
-        if type(body).forward is not Sequential.forward or not is_bare(body):
+        if type(body).forward is not Sequential.forward or not runs_only_forward(body):
             return None
-        if type(last) is torch.nn.Identity and is_bare(last):
+        if type(last) is torch.nn.Identity and runs_only_forward(last):
             last = None
         elif type(last) not in ACTIVATIONS:
             return None

@@ -36,7 +36,7 @@ from .arguments import (
     check_out_dtype,
 )
 from .fuse import after, before_torch, fused_or_not
-from .given_maps import check_cells, check_map
+from .given_maps import check_cells_of_map, check_map
 from .own_function import contiguous_columns
 from .repeated import through
 from .sparse_checks import NARROW, check_features, check_narrow, check_operands
@@ -250,7 +250,7 @@ def sparse_inverse_conv(
         expected = "the kernel map to invert, as no convolution made these coordinates"
         raise ArgumentError("kernel_map", expected, None)
     if input.coordinates is not found.outputs:
-        check_cells("input", input, found.outputs, "outputs")
+        check_cells_of_map("input", input, found.outputs, "outputs")
     ending = bias, scale, residual, activation, slope, out_dtype
     return _convolution(input, weight, found.inverse, groups, ending)
 
@@ -261,7 +261,7 @@ def _convolution(
     """Convolve; ``ending`` has the fields of :class:`EpilogueArgs`, with any residual."""
     x, outputs, residual = input.features, found.outputs, ending[2]
     if input.coordinates is not found.inputs:
-        check_cells("input", input, found.inputs, "inputs")
+        check_cells_of_map("input", input, found.inputs, "inputs")
     if isinstance(residual, SparseTensor):
         if residual.coordinates.cells is not outputs.cells:
             expected = "features, or a tensor on the coordinates of the result"
@@ -321,7 +321,7 @@ def _below_autocast(
             lowered = weight.to(x.dtype)
             y = convolved(x, lowered, found, groups, ending)
             if not isinstance(last, Pointwise):
-                known = sparse_calls.kind_of(found, given, out_dtype, x, lowered, *tensors[2:])
+                known = sparse_calls.signature_of(found, given, out_dtype, x, lowered, *tensors[2:])
     if known is not None:
         sparse_calls.keep_lowering(known, found, given, out_dtype, *tensors)
     if again:

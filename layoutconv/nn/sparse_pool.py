@@ -18,7 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..ops import gathered_operators as ops
 from ..ops.guard import may_want_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
-from .given_maps import check_cells, check_map
+from .given_maps import check_cells_of_map, check_map
 from .repeated import pooled, through
 from .scripting import refuse_scripting
 
@@ -131,7 +131,7 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
             raise ArgumentError(
                 "kernel_map", "the kernel map to invert, as no pooling made the cells of x", None
             )
-    check_cells("x", x, check_map(kernel_map).outputs, "outputs")
+    check_cells_of_map("x", x, check_map(kernel_map).outputs, "outputs")
     back = kernel_map.inverse
     if back.extended is not None:
         y = through(back, x.features, partial(_windows, "sum"))
@@ -232,7 +232,7 @@ def _pool(
             kernel_map, kernel_size=(kernel_size, None), stride=(stride, None),
             padding=(padding, 0), dilation=(dilation, 1),
         )  # fmt: skip
-        check_cells("x", x, kernel_map.inputs, "inputs")
+        check_cells_of_map("x", x, kernel_map.inputs, "inputs")
     divisor = kernel_map.index.shape[1] if count_include_pad else 0
     if kernel_map.ways.extended is not None:
         y = pooled(mode, x.features, kernel_map, divisor, _windows)

@@ -70,7 +70,7 @@ def find(
     return call if residual is None or residual.size(0) == call.out_rows else None
 
 
-def kind_of(
+def signature_of(
     found: KernelMap,
     numbers: tuple[Any, ...],
     out_dtype: torch.dtype | None,

@@ -324,7 +324,7 @@ def _conv_args(
     return MapTensors(*others[:first]), ending, rows, MapConv(tuple(w.shape), *numbers)
 
 
-def wgrad_view(
+def pair_products_view(
     found: MapTensors, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> tuple[GemmView, Tensor]:
     """Return the view of the products of pairs, and the number of chunks of each tap."""
@@ -359,7 +359,7 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
     if not devices.runs_kernels(x) and is_gathered(x) and not found.order.numel():
         plan = plan_of(found.forward, len(x))
         return gathered_passes.filter_gradient(plan, y, x, taps, groups)
-    view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
+    view, lengths = pair_products_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
     exact = torch.promote_types(x.dtype, torch.float32)
     parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)
     return sum_chunks(parts, lengths, taps, x.dtype)

@@ -39,8 +39,8 @@ from .tile_time import (
     Problem,
     TileTerms,
     gathered_rows,
-    is_kept,
     is_timed_as_map,
+    keeps_index,
     maps_sums,
     sums_pairs,
 )
@@ -84,7 +84,7 @@ def candidates(problem: Problem, machine: Machine) -> TileCandidates:
     >>> small is large
     True
     """
-    kind = kind_of(problem), machine
+    kind = without_sizes(problem), machine
     found = _CANDIDATES.get(kind)
     if found is None:
         found = _made(*kind)
@@ -93,11 +93,11 @@ def candidates(problem: Problem, machine: Machine) -> TileCandidates:
     return found
 
 
-def kind_of(problem: Problem) -> Problem:
+def without_sizes(problem: Problem) -> Problem:
     """Return the problem without the sizes that its candidates do not depend on.
 
     >>> of = [Problem(m, 64, k, 0, "float16", 4) for m, k in ((9, 10**5), (99, 10**6))]
-    >>> kind_of(of[0]) == kind_of(of[1])
+    >>> without_sizes(of[0]) == without_sizes(of[1])
     True
     """
     k = min(problem.k, LONG) if problem.halo_taps == 1 else problem.k
@@ -126,7 +126,7 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
         if hopper and problem.wgmma and sums_pairs(problem):
             # Other mma.sync tiles are never faster; narrow ones were not raced, so they stay.
             tiles = [tile for tile in tiles if tile.n < WIDE] + _of_table(GATHERED_SUMS, k)
-        elif hopper and is_kept(problem, k):
+        elif hopper and keeps_index(problem, k):
             # The same over kernel maps, except for narrow results.
             of_lines = tiles_of_several_lines(problem.dtype, problem.channels)
             tiles = of_lines if is_timed_as_map(problem) else tiles

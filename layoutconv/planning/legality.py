@@ -22,7 +22,7 @@ from .kernel_spec import (
     suits_warpgroups,
 )
 from .schedule import WARPGROUP, Load
-from .structural_zeros import runs_of
+from .structural_zeros import k_tile_runs
 from .tile import LINE_BYTES, OTHER_WITHOUT_FRAGMENTS, registers_given
 from .tile_table import WARPGROUP_TYPES
 from .tma_im2col import is_mapped
@@ -218,7 +218,7 @@ def _of_tma(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     elif has_padded_channels(view) and not is_mapped(view, spec):
         yield "TMA descriptors of A and of B for padded channels"
     elif tile.b_resident:
-        k_tiles = sum(run.k_tiles for run in runs_of(view, spec))
+        k_tiles = sum(run.k_tiles for run in k_tile_runs(view, spec))
         k_tiles = k_tiles or -(-view.k // tile.halo_taps // tile.k)
         if tile.b_resident != k_tiles or view.n > tile.n:
             yield (

@@ -20,7 +20,7 @@ class NormShape:
 
     Args:
         dtype: of features and results, "float16", "bfloat16" or "float32"; sums are in float32.
-        vector: columns per thread; divides the number of columns (``vector_of``).
+        vector: columns per thread; divides the number of columns (``columns_per_load``).
         parameters: the dtype of weight and bias; "" without. For column sums, the result's dtype.
         running: the dtype of running statistics; "" without.
         masked: whether a mask says which rows count.
@@ -61,11 +61,11 @@ class NormShape:
         return NormShape(**{"dtype": "float32", "vector": 1, **fields})
 
 
-def vector_of(columns: int, itemsize: int) -> int:
+def columns_per_load(columns: int, itemsize: int) -> int:
     """Return the columns per load of a thread: 16 bytes, or fewer to divide a row evenly.
 
-    >>> vector_of(64, 2), vector_of(20, 2), vector_of(64, 4), vector_of(5, 2)
-    (8, 4, 4, 1)
+    >>> [columns_per_load(*row) for row in ((64, 2), (20, 2), (64, 4), (5, 2))]
+    [8, 4, 4, 1]
     """
     return min(BYTES // itemsize, columns & -columns)
 

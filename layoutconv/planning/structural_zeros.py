@@ -82,7 +82,7 @@ def leaves_bounds(view: GemmView) -> bool:
     return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
 
 
-def runs_of(view: GemmView, spec: KernelSpec) -> tuple[KTileRun, ...]:
+def k_tile_runs(view: GemmView, spec: KernelSpec) -> tuple[KTileRun, ...]:
     """Return the runs of all k-tiles; () if every k-tile has all columns and blocks.
 
     The first k-tile has a tap with all columns, since it initialises the accumulators. Also () if
@@ -96,7 +96,7 @@ def runs_of(view: GemmView, spec: KernelSpec) -> tuple[KTileRun, ...]:
     >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
     >>> def example(view, *tile, **more):
     ...     tile = specialized(*tile, Load.TMA_WARP, **more)
-    ...     for run in runs_of(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a")):
+    ...     for run in k_tile_runs(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a")):
     ...         print(*run[:3], *map(tuple, (*run.columns, *run.blocks)))
     >>> example(dgrad_views(problem, side_by_side=(1,))[0], (128, 128, 64), (8, 1), 3)
     >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], (128, 128, 64), (8, 1), 3)

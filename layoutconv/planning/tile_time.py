@@ -157,7 +157,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         return (MAPPED_SUMS if maps_sums(problem) else MAPPED)[shape]
     if sums_pairs(problem) and shape in GATHERED_SUMS:
         return GATHERED_SUMS[shape].rate
-    if is_kept(problem, tile.k):
+    if keeps_index(problem, tile.k):
         return gathered_rows(problem)[shape].rate * half
     if rounded and not problem.channels:
         return TURNED[shape] * half
@@ -185,7 +185,7 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Rate | 
     return copied
 
 
-def is_kept(problem: Problem, k: int) -> bool:
+def keeps_index(problem: Problem, k: int) -> bool:
     """Return whether tiles keep their part of the index buffer: each k-tile lies within one tap."""
     return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
 
@@ -196,7 +196,7 @@ def is_timed_as_map(problem: Problem) -> bool:
 
 
 def _of_map(problem: Problem, tile: TileConfig, machine: Machine) -> map_rates.MapTerms | None:
-    if not (is_timed_as_map(problem) and is_kept(problem, tile.k)):
+    if not (is_timed_as_map(problem) and keeps_index(problem, tile.k)):
         return None
     return map_rates.map_terms(tile, problem.dtype, resident(problem, tile, machine))
 

@@ -41,11 +41,11 @@ class TileShare:
     speed: float
 
 
-def kind_of(tile: TileConfig) -> str:
+def table_row(tile: TileConfig) -> str:
     """Return the text by which tiles of one row of the tile table are grouped.
 
     >>> from ..planning.tile import persistent
-    >>> kind_of(persistent((128, 192, 64), (8, 1), 5))
+    >>> table_row(persistent((128, 192, 64), (8, 1), 5))
     '128x192, 8x1 warps, cooperative, TMA by a warp, persistent'
     """
     warps_m, warps_n = tile.warps
@@ -61,7 +61,7 @@ def tile_shares(races: Iterable[tuple[Problem, Tuned]], machine: Machine) -> lis
         for trial in tuned.trials:
             if not isfinite(trial.microseconds):
                 continue
-            kind = kind_of(trial.tile)
+            kind = table_row(trial.tile)
             times[kind] = min(trial.microseconds, times.get(kind, trial.microseconds))
             if trial.microseconds >= LONG:
                 expected = expected_time(problem, trial.tile, trial.splits, machine)

@@ -15,7 +15,7 @@ from layoutconv import E, Layout, Swizzle, Tensor
 from layoutconv.algebra.int_tuple import product
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing.api import draw
-from layoutconv.drawing.axis import mode_axis, shown
+from layoutconv.drawing.axis import mode_axis, shown_positions
 from layoutconv.drawing.palette import channels, ramp, wheel
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
@@ -83,14 +83,14 @@ def test_headers_are_the_digits_of_the_coordinate() -> None:
 @given(st.integers(1, 10**9), st.integers(4, 40), st.data())
 def test_abbreviation_keeps_both_ends(n: int, limit: int, data: st.DataObject) -> None:
     keep = data.draw(st.integers(0, n - 1))
-    positions = shown(n, limit, (1, 4, 16))
+    positions = shown_positions(n, limit, (1, 4, 16))
     numbers = [p for p in positions if p is not None]
     assert numbers == sorted(set(numbers))
     assert positions[0] == 0
     assert positions[-1] == n - 1
     assert len(positions) <= limit
     assert (None in positions) == (len(numbers) < n)
-    assert keep in shown(n, limit, (1, 4, 16), [keep])
+    assert keep in shown_positions(n, limit, (1, 4, 16), [keep])
 
 
 def test_a_huge_layout_is_abbreviated_and_keeps_its_corners() -> None:

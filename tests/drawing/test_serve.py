@@ -22,7 +22,7 @@ import pytest
 
 from layoutconv.algebra.notation import DEEPEST
 from layoutconv.cli import main
-from layoutconv.drawing.fragment import shown
+from layoutconv.drawing.fragment import fragment_of
 from layoutconv.drawing.html import asset
 from layoutconv.drawing.serve import EXAMPLES, Server
 from layoutconv.drawing.steps import steps
@@ -40,7 +40,7 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> HTTPR
 
 @pytest.mark.parametrize("expression", EXAMPLES)
 def test_the_page_draws_its_expression(server: Server, expression: str) -> None:
-    good, fragment = shown(expression)
+    good, fragment = fragment_of(expression)
     answer = ask(server, f"/drawing?expression={quote(expression)}")
     assert answer.status == (200 if good else 422)
     assert answer.read().decode() == fragment
@@ -108,7 +108,7 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else(server: Serv
     ids=lambda value: value[:30],
 )
 def test_errors_are_sentences(expression: str, heading: str, told: str) -> None:
-    good, fragment = shown(expression)
+    good, fragment = fragment_of(expression)
     assert not good
     assert f"<h2>{heading}</h2>" in fragment
     assert told in fragment
@@ -138,13 +138,13 @@ def test_a_wheel_has_what_the_page_is_made_of() -> None:
 
 @pytest.mark.parametrize("depth", [DEEPEST, DEEPEST + 1, 900])
 def test_shapes_nest_so_deeply_and_no_deeper(depth: int) -> None:
-    good, fragment = shown("(" * depth + "4" + ")" * depth)
+    good, fragment = fragment_of("(" * depth + "4" + ")" * depth)
     assert good is ("<svg" in fragment) is (depth == DEEPEST)
     assert good or f"at most {DEEPEST} levels of parentheses" in fragment
 
 
 def test_nothing_is_shown_for_nothing() -> None:
-    assert shown("  ") == (True, "")
+    assert fragment_of("  ") == (True, "")
 
 
 def contrast(one: str, other: str) -> float:
@@ -237,11 +237,11 @@ def test_steps_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     expression = "logical_divide(24, 4:2)"
     path = tmp_path / "steps.html"
     assert main(["draw", expression, "--steps", "-o", str(path)]) == 0
-    assert shown(expression)[1] in path.read_text("utf-8")
+    assert fragment_of(expression)[1] in path.read_text("utf-8")
     # One that fails leaves a page that says why, and says so itself.
     assert main(["draw", "(4,3):(1,8) @ 6:1", "--steps", "-o", str(path)]) == 2
     assert "the mode 6:1 crosses a mode boundary at 4" in capsys.readouterr().err
-    assert shown("(4,3):(1,8) @ 6:1")[1] in path.read_text("utf-8")
+    assert fragment_of("(4,3):(1,8) @ 6:1")[1] in path.read_text("utf-8")
     # Where there is no step, the layout itself is drawn.
     for alone in ("(4,2):(2,1)", "Layout(4, 2)", "S<1,0,1>"):
         assert main(["draw", alone, "--steps"]) == 0

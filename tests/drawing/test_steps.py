@@ -11,7 +11,7 @@ import pytest
 from layoutconv import LayoutError
 from layoutconv.drawing import Cell
 from layoutconv.drawing.expression import Applied, evaluate, operations
-from layoutconv.drawing.fragment import shown
+from layoutconv.drawing.fragment import fragment_of
 from layoutconv.drawing.html import page
 from layoutconv.drawing.static_gallery import GALLERY, write_gallery
 from layoutconv.drawing.step import DrawnStep, steps_text
@@ -125,7 +125,7 @@ def test_the_witness_is_marked_where_it_goes_wrong(expression: str) -> None:
         assert dict(cell.facts)["offset"] == str(error.exact)
         assert dict(cell.facts)["index"] == dict(through.facts)["position"]
     assert f"it is {error.exact}, but the closest layout, {error.best}, gives" in last.sentence
-    good, fragment = shown(expression)
+    good, fragment = fragment_of(expression)
     assert not good
     assert last.sentence.partition(" The cells")[0] in fragment
 
@@ -160,7 +160,7 @@ def test_other_operations_show_operand_and_result(expression: str, fact: str, ot
 def test_text_and_page_have_every_step() -> None:
     expression = "logical_divide(24, 4:2)"
     found = steps(expression)
-    told, whole = steps_text(found), page("", shown(expression)[1])
+    told, whole = steps_text(found), page("", fragment_of(expression)[1])
     for number, step in enumerate(found, 1):
         assert f"{number}. {step.title}" in told
         assert f"<h2>{step.title}</h2>" in whole

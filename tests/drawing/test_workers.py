@@ -26,11 +26,11 @@ def workers() -> Iterator[RequestWorkers]:
 
 
 def test_the_answer_is_that_of_the_function(workers: RequestWorkers) -> None:
-    from layoutconv.drawing.fragment import shown
+    from layoutconv.drawing.fragment import fragment_of
 
     for expression in ("(4,8):(8,1)", "(4,3):(1,8) @ 6:1", "(4,2", "", "zipped_divide(8, 2)"):
         found = workers.call("page", {"expression": expression, "limit": 16})
-        assert tuple(found) == shown(expression, 16)
+        assert tuple(found) == fragment_of(expression, 16)
 
 
 # What is too long, too deep, too large, of other characters, or no expression.

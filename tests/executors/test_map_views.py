@@ -80,7 +80,7 @@ def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
     return [
         executor.conv_view(maps, rows, own, MapConv(shape)),
         executor.conv_view(maps, own, rows, MapConv(shape, 1, True, found.mirrored)),
-        executor.wgrad_view(maps, own, rows, K, C)[0],
+        executor.pair_products_view(maps, own, rows, K, C)[0],
     ]
 
 
@@ -238,7 +238,7 @@ def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:
 def test_pairs_of_one_channel_each_are_gathered_by_the_template() -> None:
     """Their products are dots, as those of a depthwise convolution, whose kernels take no index."""
     found = MAPS["strided"](cloud(300, 4))
-    view, _ = executor.wgrad_view(
+    view, _ = executor.pair_products_view(
         executor.tables(found, (1, 1), gradients=True), len(found.outputs), 300, 1, 1
     )
     assert view.m == view.n == 1

@@ -21,7 +21,7 @@ from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops import dense_passes
 from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.machine import MACHINES
-from layoutconv.planning.structural_zeros import leaves_bounds, runs_of
+from layoutconv.planning.structural_zeros import k_tile_runs, leaves_bounds
 from layoutconv.tensors.tensor_checks import as_stored
 from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
@@ -104,7 +104,7 @@ def test_nothing_outside_the_filter_is_multiplied(
     found = select.choose_kernel(view, torch.float16, MACHINES["sm_90a"], aligned=memory)
     # Channels beyond memory's are zeros in both operands.
     whole = view if has_padded_channels(found.view) else found.view
-    assert runs_of(found.view, found.spec) or not leaves_bounds(whole)
+    assert k_tile_runs(found.view, found.spec) or not leaves_bounds(whole)
     if unfolded(view) and aligned == 16 and stride * folded_taps(problem)[1] > taps:
         assert leaves_bounds(found.view)  # folded lines are worth it where a tile leaves that out
 

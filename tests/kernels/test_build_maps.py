@@ -39,7 +39,7 @@ def take_gpu_tables(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Call
     """A function: from now on cells on a CPU have tables of a GPU, and nothing is launched yet."""
 
     def take() -> None:
-        monkeypatch.setattr(coordinates, "table_of", HashTable)
+        monkeypatch.setattr(coordinates, "cell_table", HashTable)
         monkeypatch.setattr(making, "runs_together", lambda cells: launches.together)
         launches.kinds.clear()
         launches.keys.clear()

@@ -16,7 +16,13 @@ from layoutconv.conv.stride_folding import folded_fprop_view, folds
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.structural_zeros import COLUMNS, BlockRange, ColumnRange, KTileRun, runs_of
+from layoutconv.planning.structural_zeros import (
+    COLUMNS,
+    BlockRange,
+    ColumnRange,
+    KTileRun,
+    k_tile_runs,
+)
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import is_mapped
 from layoutconv.view.gemm_view import GemmView
@@ -67,7 +73,7 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
     if wide is not None and data.draw(st.booleans(), "taps share rows"):
         view, tile = wide, replace(tile, halo_taps=int(wide.a.inner.shape[1][-1]))
     spec, window = spec_of(view, dtype, tile, "sm_90a"), halo_of(view, tile)
-    runs = runs_of(view, spec)
+    runs = k_tile_runs(view, spec)
     channels = int(flatten(view.a.shape[1])[0])
     if view.n > tile.n or channels % tile.k or not is_mapped(view, spec):
         assert runs == ()
@@ -126,7 +132,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile, count = RUN[name]
     check_view_runs(view, dtype, tile, arch="sm_90a")
-    runs = runs_of(view, spec_of(view, dtype, tile, "sm_90a"))
+    runs = k_tile_runs(view, spec_of(view, dtype, tile, "sm_90a"))
     assert len(runs) == count
     # Every run has copies of its own, of A's pixels and of the lines of B that it has.
     panels = sum(c.width for run in runs for c in run.columns) // COLUMNS
@@ -136,13 +142,13 @@ def test_what_is_multiplied(name: str) -> None:
 
 def test_views_without_such_columns() -> None:
     for view in (fprop_view(PLANE), dgrad_views(VOLUME, side_by_side=(2,))[0]):
-        assert runs_of(view, spec_of(view, F16, TILE, "sm_90a")) == ()
+        assert k_tile_runs(view, spec_of(view, F16, TILE, "sm_90a")) == ()
     view = RUN["two modes"][0]
     for changes in ({"cluster_k": 2}, {"n": 64}):
         tile = retiled(TILE, **changes)
-        assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
-    assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
-    first, *_ = runs_of(view, spec_of(view, F16, TILE, "sm_90a"))
+        assert k_tile_runs(view, spec_of(view, F16, tile, "sm_90a")) == ()
+    assert k_tile_runs(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
+    first, *_ = k_tile_runs(view, spec_of(view, F16, TILE, "sm_90a"))
     assert first == KTileRun(128, 2, 64, (ColumnRange(0, 128),), (BlockRange(0, 4),))
 
 
@@ -154,7 +160,7 @@ def test_more_columns_are_multiplied_with_no_more_zeros(C: int) -> None:
     products = 0
     for view in more:
         spec = spec_of(view, F16, TILE, "sm_90a")
-        widths = [(run.k_tiles, run.columns[0].width) for run in runs_of(view, spec)]
+        widths = [(run.k_tiles, run.columns[0].width) for run in k_tile_runs(view, spec)]
         widths = widths or [(view.k // TILE.k, view.n)]
         products += view.m * TILE.k * sum(k_tiles * width for k_tiles, width in widths)
         assert view.n <= COLUMNS or is_mapped(view, spec)

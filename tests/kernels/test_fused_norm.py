@@ -24,7 +24,7 @@ from layoutconv.nn import fused_norm, unfused
 from layoutconv.nn.warm_layers import WarmLayer
 from layoutconv.ops import sparse_calls
 
-fused_norm.runs_kernels = lambda x: True
+fused_norm.is_launch = lambda x: True
 torch.manual_seed(0)
 
 

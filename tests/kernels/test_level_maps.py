@@ -16,7 +16,7 @@ from layoutconv.kernels.maps import level_maps
 from layoutconv.kernels.maps.box_filter import box_filter
 from layoutconv.kernels.maps.box_inverse import RowsOfBoxInverse
 from layoutconv.kernels.maps.build_map import HashTable
-from layoutconv.kernels.maps.cooperative import size_of
+from layoutconv.kernels.maps.cooperative import bytes_of_arrays
 from layoutconv.kernels.maps.level_maps import MOST_ROWS, WantedMap, sorted_maps, suits
 from layoutconv.kernels.maps.level_stages import THREADS, all_levels
 from layoutconv.kernels.maps.per_rank import build
@@ -293,7 +293,7 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     sizes = Sizes(window=11, chunk=11, threads=THREADS)
     kinds, _ = level_maps.kinds_of(3, (False, True), groups, sizes)
     chain = all_levels(3, False, 2, kinds, sizes)
-    needs = size_of(chain.parts[1][0].shared())
+    needs = bytes_of_arrays(chain.parts[1][0].shared())
     for bytes_of_sm, ctas in ((228 << 10, 4), (100 << 10, 2), (48 << 10, 1)):
         assert level_maps.ctas_of_sm(needs, bytes_of_sm) == ctas
         assert ctas * needs < bytes_of_sm

@@ -14,7 +14,7 @@ import torch
 from layoutconv.kernels.compile import store
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import build_map, cooperative, map_stages, per_rank
-from layoutconv.kernels.maps.cooperative import SHARED_BYTES, size_of
+from layoutconv.kernels.maps.cooperative import SHARED_BYTES, bytes_of_arrays
 from layoutconv.kernels.maps.output_coords import Unpack
 from layoutconv.kernels.maps.per_rank import Chain, build, load_per_rank
 from layoutconv.kernels.maps.probe import Search
@@ -73,7 +73,7 @@ def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -
     # Of a submanifold filter nothing is spilled; of others what is found once, and kept.
     assert launched.stack <= (0 if name == "known" else 96)
     needs = [part.shared(chain.parts[1][0].threads) for part, *_ in chain.parts[1][0].parts]
-    assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
+    assert max(map(bytes_of_arrays, needs)) <= SHARED_BYTES == 99 * 1024
 
 
 # Those that ask for the whole of a cell.

@@ -15,7 +15,7 @@ from layoutconv.planning.channel_padding import has_padded_channels, padded_chan
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import KernelSchedule, Load
-from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.structural_zeros import k_tile_runs
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.view.gemm_view import GemmView, locate
 from layoutconv.view.operands import row_major, static
@@ -85,7 +85,7 @@ def test_what_is_multiplied(name: str) -> None:
     more = {"most": 2} if tile.persistent else {}
     check_view_runs(view, dtype, tile, arch="sm_90a", **more)
     spec = spec_of(view, dtype, tile, "sm_90a")
-    assert len(runs_of(view, spec)) == count
+    assert len(k_tile_runs(view, spec)) == count
     legality.check(view, spec)
     assert copies(compiled_view(view, dtype, tile, "sm_90a"))[2] == 0  # no thread copies
 

@@ -19,7 +19,7 @@ from layoutconv.kernels.gemm.tma_im2col_copy import TmaRowsLoad
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import KernelSchedule, Load, TileScheduler
-from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.structural_zeros import k_tile_runs
 from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
 from layoutconv.view.epilogue import Activation, Epilogue, Scale
 from layoutconv.view.gemm_view import GemmView
@@ -135,7 +135,7 @@ def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile, tiles, runs = RUN[name]
     ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
     assert -(-view.m // tile.m) * -(-view.n // tile.n) == tiles
-    assert len(runs_of(view, spec_of(view, dtype, tile, "sm_90a"))) == runs
+    assert len(k_tile_runs(view, spec_of(view, dtype, tile, "sm_90a"))) == runs
     assert (ran.launch.grid, ran.launch.block) == ((2, 1, 1), (tile.threads, 1, 1))
     assert ran.launch.shared_bytes == tile.smem_bytes(dtype.itemsize, dtype.itemsize)
 

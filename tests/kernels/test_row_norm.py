@@ -293,7 +293,7 @@ def test_the_same_bits_whatever_the_order_of_threads(simulated: Launches) -> Non
 
 @pytest.mark.parametrize("columns", [1, 5, 16, 64, 96, 257, 1024])
 def test_schedules_have_every_row_and_column_once(columns: int) -> None:
-    vector = norm_schedule.vector_of(columns, 2)
+    vector = norm_schedule.columns_per_load(columns, 2)
     for rows in (1, 31, 128, 4_000, 48_743, 1_000_000):
         plan = norm_schedule.schedule(rows, columns, vector)
         assert (plan.parts - 1) * plan.share < rows <= plan.parts * plan.share

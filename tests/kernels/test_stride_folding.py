@@ -16,7 +16,7 @@ from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.structural_zeros import k_tile_runs
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
@@ -75,7 +75,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, list[int]]] = {
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile, count, want = RUN[name]
     check_copies(view, dtype, tile, want)
-    assert len(runs_of(view, spec_of(view, dtype, tile, "sm_90a"))) == count
+    assert len(k_tile_runs(view, spec_of(view, dtype, tile, "sm_90a"))) == count
 
 
 @pytest.mark.parametrize(("problem", "tile"), [(UNET, TILE), (UNET, LINES), (FEW, TILE)])
@@ -149,7 +149,7 @@ def test_memory_that_starts_anywhere() -> None:
     case = Case.of(view, F16)
     compiled = compiled_view(view, F16, tile, "sm_90a", aligned=(16, 8, 16))
     check_exact(case, run_case(case, compiled, shift=(0, 8, 0)))
-    assert runs_of(view, compiled.spec) == ()
+    assert k_tile_runs(view, compiled.spec) == ()
 
 
 @pytest.mark.parametrize("shape", [shape for shape in MAPPED_WINDOWS if shape[1] == 64], ids=str)
@@ -170,4 +170,4 @@ def test_a_plan_leaves_zeros_out(problem: ConvProblem, taps: int) -> None:
     chosen = select.choose_kernel(folded_fprop_view(problem), F16, MACHINES["sm_90a"])
     assert (chosen.spec.tile.halo_taps, chosen.spec.tile.load) == (taps, Load.TMA_WARP)
     assert chosen.problem.tma_halo
-    assert runs_of(chosen.view, chosen.spec)
+    assert k_tile_runs(chosen.view, chosen.spec)

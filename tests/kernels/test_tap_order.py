@@ -78,7 +78,7 @@ def test_sorted_rows_are_those_of_the_cpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, data: Any
 ) -> None:
     kind = data.draw(st.tuples(st.booleans(), st.booleans()))  # for any small grid
-    monkeypatch.setattr(build_map, "kind_of", lambda _: kind)
+    monkeypatch.setattr(build_map, "key_kind", lambda _: kind)
     grid, indices, centres, stride, offsets = sought(data.draw, launches)
     tap_order = row_orders.tap_order((len(offsets),))
     want = search(rows_of(indices, grid), centres, stride, offsets)

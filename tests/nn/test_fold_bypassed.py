@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 import layoutconv as lc
-from layoutconv.nn.reached import reached
+from layoutconv.nn.reached import reached_modules
 
 from .test_fold_called import prepared
 
@@ -117,7 +117,7 @@ def test_what_is_reached_past_a_module_is_not_folded(name: str, kind: Any) -> No
 def test_other_passes_hinder_no_folding(call: Any) -> None:
     net: Any = prepared(Network(call))
     expected = net(image())
-    assert not reached(net)
+    assert not reached_modules(net)
     lc.nn.fold_batch_norms(net)
     assert type(net.block.norm) is type(net.block.act) is type(net.held[0].norm) is nn.Identity
     assert type(net.body[1]) is type(net.body[2]) is nn.Identity

@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> Problem:
 @given(problem=problems(), arch=st.sampled_from(["sm_90a", "sm_86"]))
 def test_sizes_outside_of_the_kind_change_no_candidate(problem: Problem, arch: str) -> None:
     machine = MACHINES[arch]
-    kind = candidates.kind_of(problem)
+    kind = candidates.without_sizes(problem)
     assert candidates._made(kind, machine) == candidates._made(problem, machine)
 
 

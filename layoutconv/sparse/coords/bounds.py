@@ -23,7 +23,7 @@ STEP = 16
 RUN_ON = ("cpu", "cuda")  # device types that layers run on
 
 
-def box_of(
+def bounding_box(
     coords: Tensor, batch_size: int | None, padded: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the corner of a box around coordinates, its extents, and the number of images.
@@ -31,7 +31,7 @@ def box_of(
     Raises :class:`~layoutconv.errors.ArgumentError` for coordinates that are not int32 (rows, 1 +
     rank), and for a box of 2**31 cells or more along an axis.
 
-    >>> box_of(torch.tensor([[0, -3, 5], [1, 8, 20]], dtype=torch.int32), None, False)
+    >>> bounding_box(torch.tensor([[0, -3, 5], [1, 8, 20]], dtype=torch.int32), None, False)
     ((-16, 0), (25, 21), 2)
     """
     if is_compiling() or row_plan.fixed() is not None:

@@ -12,13 +12,13 @@ from ...base.outlive import to_be_kept
 from ...base.torch_internals import is_tracing
 from ...errors import ArgumentError
 from . import row_plan
-from .bounds import RUN_ON, box_of, check_corner, checked_box, moved
+from .bounds import RUN_ON, bounding_box, check_corner, checked_box, moved
 from .cell_errors import outside, overflow, repeated, traced
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .known_cells import KnownCells
 from .repeats import Repeats, repeats_of
-from .table import Table, table_of
+from .table import Table, cell_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ class Coordinates:
         >>> found.coords.tolist()
         [[0, -3, 5], [1, 8, -20]]
         """
-        corner, shape, images = box_of(coords, batch_size, padded)
+        corner, shape, images = bounding_box(coords, batch_size, padded)
         cells = moved(coords, [-first for first in corner], padded)
         return cls(cells, shape, images, padded=padded, repeated=repeated, corner=corner)
 
@@ -169,7 +169,7 @@ class Coordinates:
         if known.table is None:
             if self.cells.device.type not in RUN_ON:
                 raise self._elsewhere()
-            known.table = table_of(self.cells, self.spatial_shape, self.batch_size)
+            known.table = cell_table(self.cells, self.spatial_shape, self.batch_size)
         return known.table
 
     @property

@@ -44,7 +44,7 @@ class Table(Protocol):
         """Search around the table's own cells; ``offsets`` are their own mirror image."""
 
 
-def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
+def cell_table(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """Return the table of cells, int32 (rows, 1 + rank), on their device."""
     if dry_hooks.covers(cells):
         return DryTable(cells, spatial_shape, batch_size)

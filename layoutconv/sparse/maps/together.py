@@ -222,7 +222,7 @@ def _plan_of(coordinates: Coordinates, maps: LevelMaps) -> LevelPlan | None:
         return maps.plans[key]
     except KeyError:
         grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
-        kinds = tuple(map(_of_gpu().level_maps.kind_of, grids))
+        kinds = tuple(map(_of_gpu().level_maps.key_kind, grids))
         try:
             plan = maps.by_kind[kinds]
         except KeyError:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....base.caches import BoundedCache, footprint
-from ....nn.fused_norm import ACTIVATIONS, NORMS, following, is_bare
+from ....nn.fused_norm import ACTIVATIONS, NORMS, norm_and_activation, runs_only_forward
 from ....nn.trained_norm import trained
 from .block_trace import CLASS, MODULE, OWN, Guard, Trace, TracedOperation, traced
 
@@ -106,7 +106,7 @@ def run_fused(
     features of ``x``.
     """
     if module._convolves:
-        norm, last, count = following(modules, at)
+        norm, last, count = norm_and_activation(modules, at)
         made = module.with_following(x, norm, last) if count else None
         if made is not None:
             return made, count
@@ -114,7 +114,7 @@ def run_fused(
             y = module(x)
             features = trained(y.features, norm, last)
             return (y, 0) if features is None else (y.replace_feature(features), count)
-    elif is_bare(module):
+    elif runs_only_forward(module):
         plan = plan_of(module)
         if plan is not None:
             return plan.run(module, x), 0

@@ -12,7 +12,7 @@ from torch import nn
 from ....errors import ArgumentError
 from ....nn import trained_norm
 from ....nn.containers import takes_no_rows
-from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from ....nn.fused_norm import ACTIVATIONS, NORMS, may_fuse, runs_only_forward
 from ....nn.scripting import refuse_scripting
 from ..version import INTERFACE
 from .blocks import run_fused
@@ -116,7 +116,7 @@ class SparseSequential(SparseModule):
                 at += more
             elif is_spconv_module(module):
                 input = module(input)
-            elif fuses and type(module) is nn.Identity and is_bare(module):
+            elif fuses and type(module) is nn.Identity and runs_only_forward(module):
                 input = input.shadow_copy()
             elif input.indices.shape[0] > 0 or takes_no_rows(module, input.features.shape[1]):
                 features = module(input.features)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .columns import WantedColumns, allocated, check_columns, doubles
 from .source import Source
-from .text import shown
+from .text import quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,9 +75,9 @@ def _header(source: Source) -> tuple[np.dtype, tuple[int, ...], bool, int]:
     entries = {name[1:-1]: value for name, value in zip(both[::2], both[1::2], strict=True)}
     turned, shape = entries.get(b"fortran_order"), entries.get(b"shape", b"")
     if len(entries) != 3 or turned not in (b"True", b"False") or not _SHAPE.fullmatch(shape):
-        raise source.error(f"expected a header of an array of numbers, got {shown(text.rstrip())}")
+        raise source.error(f"expected a header of an array of numbers, got {quoted(text.rstrip())}")
     descr = entries[b"descr"].decode("latin-1")[1:-1]
     if not _KINDS.fullmatch(descr):
-        raise source.error(f"expected an array of numbers, got {shown(entries[b'descr'])}")
+        raise source.error(f"expected an array of numbers, got {quoted(entries[b'descr'])}")
     extents = tuple(int(extent) for extent in re.findall(rb"\d+", shape))
     return np.dtype(descr), extents, turned == b"True", start

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .columns import MOST_COLUMNS
 from .source import Source
-from .text import is_row, shown
+from .text import is_row, quoted
 
 _LONGEST = 1 << 18  # bytes of a header with comments
 _SIZES = {"I": "1248", "U": "1248", "F": "48"}
@@ -67,7 +67,7 @@ def read_header(source: Source) -> PcdHeader:
         raise source.error(f"expected DATA {', '.join(_DATA)}, got {_words(entries['DATA'])}")
     viewpoint = " ".join(entries.get("VIEWPOINT", "0" * 7)).encode("latin-1")
     if not is_row(viewpoint, "f" * 7):
-        raise source.error(f"expected VIEWPOINT of 7 numbers, got {shown(viewpoint)}")
+        raise source.error(f"expected VIEWPOINT of 7 numbers, got {quoted(viewpoint)}")
     return PcdHeader(_fields(source, entries), _points(source, entries), entries["DATA"][0], end)
 
 
@@ -85,7 +85,7 @@ def _entries(source: Source) -> tuple[dict[str, list[str]], int]:
         if not words or words[0].startswith("#"):
             continue
         if words[0] not in _KEYS or len(words) == 1:
-            raise source.error(f"the header has a line that is not PCD: {shown(line)}")
+            raise source.error(f"the header has a line that is not PCD: {quoted(line)}")
         if words[0] in entries:
             raise source.error(f"the header has two lines {words[0]!r}")
         entries[words[0]] = words[1:]
@@ -138,4 +138,4 @@ def _points(source: Source, entries: dict[str, list[str]]) -> int:
 
 
 def _words(words: list[str]) -> str:
-    return shown(" ".join(words).encode("latin-1"))
+    return quoted(" ".join(words).encode("latin-1"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .columns import PointColumns, WantedColumns
 from .ply_header import Element, read_header
 from .source import PIECE, Source
-from .text import Lines, check_text, fits, is_row, numbers, shown
+from .text import Lines, check_text, fits, is_row, numbers, quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,7 @@ class _Ascii:
         if not is_row(line, letters) or not all(map(fits, words, kinds)):
             raise self.source.error(
                 f"element {element.name!a}: a line of {len(element.properties)} numbers and lists "
-                f"expected, got {shown(line)}"
+                f"expected, got {quoted(line)}"
             )
 
     def check_end(self) -> None:

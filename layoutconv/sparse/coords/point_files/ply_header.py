@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .columns import MOST_COLUMNS
 from .source import Source
-from .text import shown
+from .text import quoted
 
 _LONGEST = 1 << 20  # bytes of a header with comments
 _ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
@@ -73,7 +73,7 @@ def read_header(source: Source) -> PlyHeader:
             case ["property", "list", counted, kind, name] if elements:
                 counts = _kind(source, line, counted)
                 if counts[0] == "f":
-                    raise source.error(f"a list is counted by an integer, got {shown(line)}")
+                    raise source.error(f"a list is counted by an integer, got {quoted(line)}")
                 _add(source, elements[-1], name, Property(_kind(source, line, kind), counts))
             case ["property", kind, name] if elements:
                 _add(source, elements[-1], name, Property(_kind(source, line, kind)))
@@ -102,4 +102,4 @@ def _add(source: Source, element: Element, name: str, found: Property) -> None:
 
 
 def _no_line(source: Source, line: bytes) -> Exception:
-    return source.error(f"the header has a line that is not PLY: {shown(line)}")
+    return source.error(f"the header has a line that is not PLY: {quoted(line)}")

@@ -49,7 +49,7 @@ class Lines:
         while self._lines or self._more():
             for line in self._lines:
                 if line.strip():
-                    raise self.source.error(f"{what} are followed by another line: {shown(line)}")
+                    raise self.source.error(f"{what} are followed by another line: {quoted(line)}")
             self._lines.clear()
 
     def _more(self) -> bool:
@@ -142,7 +142,7 @@ def check_text(source: Source, start: int, rows: int, columns: int, what: str) -
     source.check_room(start, max(0, 2 * rows * columns - 1), f"{rows} {what}")
 
 
-def shown(line: bytes) -> str:
+def quoted(line: bytes) -> str:
     """Return a line of a file as messages show it."""
     text = line.decode("latin-1")
     return repr(text if len(text) <= 60 else text[:57] + "...")
@@ -151,7 +151,9 @@ def shown(line: bytes) -> str:
 def _no_row(source: Source, line: bytes, kinds: Sequence[str], what: str) -> Exception:
     integers = sum(kind[0] in "iu" for kind in kinds)
     some = f", {integers} of them integers," if integers else ""
-    return source.error(f"{what}: expected a line of {len(kinds)} numbers{some}, got {shown(line)}")
+    return source.error(
+        f"{what}: expected a line of {len(kinds)} numbers{some}, got {quoted(line)}"
+    )
 
 
 @remembered(64)
