@@ -7,8 +7,8 @@ from typing import Any
 
 from layoutconv.planning.loop_nest import Nest
 
-from .arguments import RuntimeIntegers
 from .dsl import Boolean, Int32, Int64, cute, cutlass
+from .runtime_integers import RuntimeIntegers
 
 TYPES = {
     "float16": cutlass.Float16,

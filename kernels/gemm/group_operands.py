@@ -15,8 +15,8 @@ from layoutconv.planning.group_view import GroupView
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, stages
 
-from ..common.arguments import Extent, RuntimeIntegers
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import Extent, RuntimeIntegers
 from .gemm_kernel import GemmKernel, LaunchArguments
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row

@@ -16,8 +16,8 @@ from cutlass import Float32, Int32, Int64, TFloat32, const_expr
 
 from layoutconv.planning.group_tile import BLOCK, GroupTile, cells_between_atoms
 
-from ..common.arguments import RuntimeIntegers
 from ..common.pdl import dependence
+from ..common.runtime_integers import RuntimeIntegers
 from .block_diagonal import CHUNK_BYTES, DiagonalPiece, Factor, pieces_of
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.smem_store import EpilogueIO, SmemStore

@@ -21,9 +21,9 @@ from layoutconv.planning.group_sums import FOUR, JOB, PAIR, GroupSumTile, GroupS
 from layoutconv.planning.group_tile import BLOCK, pitch
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
-from ..common.arguments import Extent, RuntimeIntegers
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import Extent, RuntimeIntegers
 from .gemm_kernel import KernelLaunch, LaunchArguments
 from .group_operands import GroupKernel, Patch, RowBox
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32

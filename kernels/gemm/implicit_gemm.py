@@ -24,10 +24,10 @@ from layoutconv.planning.structural_zeros import k_tile_runs
 from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.arguments import RuntimeIntegers
 from ..common.early_exit import exit_if
 from ..common.pdl import Dependent, dependence
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import RuntimeIntegers
 from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.register_store import RegisterStore

@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ..common.arguments import Extent
+from ..common.runtime_integers import Extent
 from .operand import Operand
 
 WORD = 32  # bits

@@ -9,7 +9,7 @@ from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
 from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.arguments import RuntimeIntegers
+from ..common.runtime_integers import RuntimeIntegers
 from .cp_async import CpAsyncLoad
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90

@@ -31,7 +31,7 @@ from layoutconv.planning.structural_zeros import (
 from layoutconv.planning.tma_im2col import Im2col
 from layoutconv.planning.tma_tiled import Boxes
 
-from ..common.arguments import RuntimeIntegers
+from ..common.runtime_integers import RuntimeIntegers
 from .active_taps import OWN_ROWS
 from .consumer import Consumer
 from .cp_async import THREADS_PER_LINE, THREADS_PER_ROW, CpAsyncLoad

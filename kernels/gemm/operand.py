@@ -41,7 +41,7 @@ from layoutconv.algebra.symint import is_runtime
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages
 from layoutconv.view.vectors import is_open_run
 
-from ..common.arguments import Extent, RuntimeIntegers
+from ..common.runtime_integers import Extent, RuntimeIntegers
 
 MASK_BITS = 64  # most bits of a row's mask
 

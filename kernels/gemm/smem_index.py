@@ -15,7 +15,7 @@ from cutlass import Int32
 
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 
-from ..common.arguments import Extent
+from ..common.runtime_integers import Extent
 from .operand import Operand
 
 WORD_BYTES = 4

@@ -19,7 +19,7 @@ from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import ColumnRange
 from layoutconv.planning.tma_tiled import Boxes
 
-from ..common.arguments import Extent
+from ..common.runtime_integers import Extent
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
 

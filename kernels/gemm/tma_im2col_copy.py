@@ -22,7 +22,7 @@ from layoutconv.planning.structural_zeros import ColumnRange
 from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
 
-from ..common.arguments import Extent, RuntimeIntegers
+from ..common.runtime_integers import Extent, RuntimeIntegers
 from .cp_async import CpAsyncLoad
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of

@@ -23,9 +23,9 @@ from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.reduction_schedule import LANES
 from layoutconv.planning.window_schedule import WindowShape
 
-from ..common.arguments import Extent, RuntimeIntegers
 from ..common.compiled import compiled
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import Extent, RuntimeIntegers
 from ..common.walk import TYPES, Values, Walk, read, select
 from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import EpilogueReads, Store, epilogue_arguments

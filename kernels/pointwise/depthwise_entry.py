@@ -6,8 +6,8 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from ..common.arguments import RuntimeIntegers
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import RuntimeIntegers
 from ..common.walk import bind
 
 

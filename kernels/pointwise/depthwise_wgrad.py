@@ -20,9 +20,9 @@ from cutlass import Boolean, Int32, Int64, Uint32, const_expr, range_constexpr
 from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.window_schedule import CTA, CTAS_PER_SM
 
-from ..common.arguments import RuntimeIntegers
 from ..common.masked_load import load_masked, masks
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import RuntimeIntegers
 from ..common.walk import TYPES, Values, Walk, select
 from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import EpilogueReads, Store

@@ -23,9 +23,9 @@ from cutlass import Int32, Int64, Uint32, const_expr
 
 from layoutconv.planning.window_schedule import CHUNK, CTA, CTAS_PER_SM, WindowShape
 
-from ..common.arguments import Extent, RuntimeIntegers
 from ..common.masked_load import load_masked, masks
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import Extent, RuntimeIntegers
 from ..common.walk import TYPES, Values, Walk, read, select
 from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import EpilogueReads, Store

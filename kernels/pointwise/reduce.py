@@ -21,10 +21,10 @@ from cutlass.cute.runtime import make_fake_tensor
 from layoutconv.planning.machine import starts_early
 from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
-from ..common.arguments import RuntimeIntegers
 from ..common.compiled import compiled
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyTuple
+from ..common.runtime_integers import RuntimeIntegers
 from ..common.walk import TYPES, Walk, bind, read, select
 
 

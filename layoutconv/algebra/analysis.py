@@ -41,7 +41,7 @@ from .stride import finished
 from .sums import Mode, collision, interval, within
 from .swizzle import Swizzle
 from .symbols import Symbolic, same
-from .table import all_values, steps_of
+from .value_tables import all_values, steps_of
 from .values_at_once import values_at_once
 from .xor import F2
 from .xor_image import MASK_BITS, XorImage, common_block, mask_of_sums

@@ -19,7 +19,7 @@ from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form
 from .relations import known
 from .swizzle import Swizzle
 from .symbols import Symbolic
-from .table import steps_of
+from .value_tables import steps_of
 
 
 @one_operation()

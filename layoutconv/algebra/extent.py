@@ -21,7 +21,7 @@ from .normal import Arithmetic, arithmetic, require_known, simplified
 from .protocol import Bounds, Path, bounds
 from .sums import within
 from .swizzle import Swizzle
-from .table import all_values
+from .value_tables import all_values
 from .values_at_once import values_at_once
 
 

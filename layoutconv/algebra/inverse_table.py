@@ -14,7 +14,7 @@ from .lookups import counted
 from .normal import Arithmetic, arithmetic, from_leaves, merge
 from .plane_values import Values
 from .stride import finished
-from .table import steps_of
+from .value_tables import steps_of
 from .values_at_once import through, values_at_once
 from .xor_image import XorPlaces
 

@@ -12,14 +12,14 @@ from typing import Any
 _HOMES = {
     "coalesce": "coalesce",  # Layout.coalesce
     "composition": "composition",  # Layout.compose, `a @ b`
-    "nested_offsets": "table",  # Layout.offsets
+    "nested_offsets": "value_tables",  # Layout.offsets
     "coshape": "extent",  # Layout.cosize
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`
     "opened": "slices",  # `composed[:, 3]`
     "moved_slice": "slices",  # the same
     "left_inverse": "inverse",  # LayoutLike.get_1d_coord
-    "all_values": "table",  # the same, if no layout is known to undo it
+    "all_values": "value_tables",  # the same, if no layout is known to undo it
     "fitted": "arrays",  # crd2idx of arrays
     "dividing": "arrays",  # idx2crd of arrays
     "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))

@@ -19,7 +19,7 @@ from .normal import normal_form
 from .relations import known
 from .slices import moved_slice, slice_and_offset
 from .symbols import Symbolic, same
-from .table import all_values, flat_table
+from .value_tables import all_values, flat_table
 from .values_at_once import values_at_once
 
 

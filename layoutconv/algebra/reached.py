@@ -16,7 +16,7 @@ from .packing import Packing
 from .plane_values import Values
 from .protocol import terms
 from .stride import finished
-from .table import all_values
+from .value_tables import all_values
 from .values_at_once import leaf_values, values_at_once
 
 Table = list[int] | range  # the values of a leaf

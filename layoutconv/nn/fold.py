@@ -14,7 +14,7 @@ from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
-from .reached import reached_modules
+from .reached_modules import reached_modules
 from .residual import Residual, working
 from .rewritten_class import restore_class, rewritten_class, why_not_changed
 from .sequences import is_sequence

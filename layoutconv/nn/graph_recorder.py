@@ -128,7 +128,7 @@ _READS = frozenset(
 # Modules of the package that read values of a CPU where a GPU runs kernels.
 _ASIDE = (
     "layoutconv.cpu.", "layoutconv.gpu.", "layoutconv.tensors.", "layoutconv.sparse.maps.",
-    "layoutconv.sparse.coords.table", "layoutconv.kernels.",
+    "layoutconv.sparse.coords.cell_table", "layoutconv.kernels.",
 )  # fmt: skip
 _PASSES_ON = "layoutconv.nn.counted_rows"  # passes calls on, like torch
 

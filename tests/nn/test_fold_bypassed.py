@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 import layoutconv as lc
-from layoutconv.nn.reached import reached_modules
+from layoutconv.nn.reached_modules import reached_modules
 
 from .test_fold_called import prepared
 

@@ -16,7 +16,7 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.nn import sparse_depthwise
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import KernelMap, SparseTensor, prune, strided_map, submanifold_map
-from layoutconv.sparse.coords.table import Table
+from layoutconv.sparse.coords.cell_table import Table
 
 from .clouds import cloud, numbers
 

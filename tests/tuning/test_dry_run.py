@@ -17,7 +17,7 @@ from layoutconv.gpu.row_norm import Norm
 from layoutconv.kernels.compile import store
 from layoutconv.kernels.maps import build_map
 from layoutconv.sparse import Coordinates, strided_map, submanifold_map
-from layoutconv.sparse.coords.table import SortedTable
+from layoutconv.sparse.coords.cell_table import SortedTable
 
 from ..stand_ins import Gpu
 from ..watched import Watch

@@ -7,7 +7,7 @@ from typing import Any
 from layoutconv.algebra.int_tuple import crd2idx, map_leaves
 from layoutconv.view.gemm_view import GemmView
 
-from ...common.arguments import Extent
+from ...common.runtime_integers import Extent
 
 
 class ColumnEntries:

@@ -18,7 +18,7 @@ from cutlass.cute.nvgpu import warp
 
 from layoutconv.planning.tile import NARROW, TileConfig
 
-from ...common.arguments import Extent
+from ...common.runtime_integers import Extent
 from ..operand import Column, Operand, Row
 from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile

@@ -14,11 +14,11 @@ from ...errors import ArgumentError
 from . import row_plan
 from .bounds import RUN_ON, bounding_box, check_corner, checked_box, moved
 from .cell_errors import outside, overflow, repeated, traced
+from .cell_table import Table, cell_table
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .known_cells import KnownCells
 from .repeats import Repeats, repeats_of
-from .table import Table, cell_table
 
 if TYPE_CHECKING:
     from torch import Tensor

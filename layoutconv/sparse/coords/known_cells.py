@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from ..maps.foresight import AskedMaps
     from ..maps.two_way import TwoWay
+    from .cell_table import Table
     from .coordinates import Coordinates
     from .repeats import Repeats
-    from .table import Table
 
 
 def version_of(cells: Tensor) -> int:

@@ -9,8 +9,8 @@ import torch
 
 from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
+from ..coords.cell_table import DryTable
 from ..coords.graphs import REFUSED, is_compiling, refuse_in_graphs
-from ..coords.table import DryTable
 from . import pairs_operator
 from .reversed_index import reversed_index
 from .row_orders import by_taps, sorted_in_torch
@@ -19,7 +19,7 @@ from .tap_pairs import Counts, Pairs, counts_of, counts_of_each, is_captured, pa
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..coords.table import Table
+    from ..coords.cell_table import Table
     from .taps import Taps
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .columns import WantedColumns, allocated, check_columns, doubles
 from .source import Source
-from .text import quoted
+from .text_lines import quoted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from .columns import PointColumns, WantedColumns
 from .lzf import MOST, decompress
 from .pcd_header import PcdField, PcdHeader, read_header
 from .source import Source
-from .text import Lines, check_text, numbers
+from .text_lines import Lines, check_text, numbers
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .columns import MOST_COLUMNS
 from .source import Source
-from .text import is_row, quoted
+from .text_lines import is_row, quoted
 
 _LONGEST = 1 << 18  # bytes of a header with comments
 _SIZES = {"I": "1248", "U": "1248", "F": "48"}

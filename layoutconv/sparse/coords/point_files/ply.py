@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .columns import PointColumns, WantedColumns
 from .ply_header import Element, read_header
 from .source import PIECE, Source
-from .text import Lines, check_text, fits, is_row, numbers, quoted
+from .text_lines import Lines, check_text, fits, is_row, numbers, quoted
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .columns import MOST_COLUMNS
 from .source import Source
-from .text import quoted
+from .text_lines import quoted
 
 _LONGEST = 1 << 20  # bytes of a header with comments
 _ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
