@@ -43,22 +43,24 @@ def plan_of(index: Tensor, rows: int) -> GatherPlan:
     (True, True, False)
     """
     version = -1 if index.is_inference() else index._version
-    kept: _KeptPlan | None = getattr(index, "_layoutconv_plan", None)
+    kept: _Kept | None = getattr(index, "_layoutconv_plan", None)
     if kept is None or (kept.rows, kept.version) != (rows, version):
-        kept = _KeptPlan(GatherPlan(index, rows), rows, version)
+        kept = _Kept(GatherPlan(index, rows), rows, version)
         index._layoutconv_plan = kept  # type: ignore[attr-defined]
     plan: GatherPlan = kept.plan
     return plan
 
 
-class _KeptPlan:
-    """The plan as an attribute of an index tensor; copies and pickles of the tensor lose it."""
+class _Kept:
+    """The plan as an attribute of an index tensor; copies and pickles of the tensor lose it, and
+    pickles have the name of this class.
+    """
 
     def __init__(self, plan: Any = None, rows: int = -1, version: int = -1) -> None:
         self.plan, self.rows, self.version = plan, rows, version
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _KeptPlan, ()
+        return _Kept, ()
 
 
 @torch.no_grad()
