@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..common.cells import Cell, coordinates_per_access, read_cell
+from ..common.cells import Cell, read_cell
 from ..common.dsl import Int32, Int64, cute
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .row_order import Sizes
 from .sort_keys import key_of_word
-from .tap_blocks import TapLookup
+from .tap_blocks import KeyLookup, RowLookup, TapLookup
 from .tap_tables import head_size
 
 
@@ -25,7 +25,7 @@ class InverseRows(TapLookup):
     """
 
 
-class KeysOfInverse(InverseRows):
+class KeysOfInverse(KeyLookup, InverseRows):
     """The sort key of every input, from the taps at which it feeds an output that exists."""
 
     sizes: Sizes
@@ -33,17 +33,6 @@ class KeysOfInverse(InverseRows):
     @property
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.sizes
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return (
-            ("int32", 4 * coordinates_per_access(self.rank)),
-            ("int64", 16),
-            ("int32", 16),
-            ("int32", 4),
-        )
-
-    def integers(self) -> int:
-        return 3 + self.rank
 
     @cute.jit
     def row(
@@ -64,16 +53,8 @@ class KeysOfInverse(InverseRows):
         raise NotImplementedError
 
 
-class RowsOfInverse(InverseRows):
+class RowsOfInverse(RowLookup, InverseRows):
     """The index of the inverse: an input's taps hold the rows of its outputs, all others -1."""
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = ("int32", 4)
-        cell = "int32", 4 * coordinates_per_access(self.rank)
-        return ("int64", 16), word, cell, ("int32", 16), word, word
-
-    def integers(self) -> int:
-        return 4 + self.rank
 
     @cute.jit
     def row(

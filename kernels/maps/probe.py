@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import Cell, coordinates_per_access, read_cell
+from ..common.cells import Cell, read_cell
 from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
-from .tap_blocks import TapLookup
+from .tap_blocks import RowLookup
 from .tap_tables import LINES, VECTOR, head_size, read_geometry
 
 FLIGHT = 4  # taps that a thread looks up at once; of lines, ``LINES``
 
 
-class Search(TapLookup):
+class Search(RowLookup):
     """Search for the rows of centres' taps, with one thread per centre and per row of the index.
 
     At every tap a warp writes 128 contiguous bytes. With an order, thread i searches around the
@@ -37,14 +37,6 @@ class Search(TapLookup):
     @property
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.steps, self.shorter
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = ("int32", 4)
-        cell = "int32", 4 * coordinates_per_access(self.rank)
-        return ("int64", 16), word, cell, ("int32", 16), word, word
-
-    def integers(self) -> int:
-        return 4 + self.rank
 
     def shared(self, threads: int) -> Arrays:
         """Return arrays for each thread's blocks: cells and first places, if taps are near."""

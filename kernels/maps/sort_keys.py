@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import coordinates_per_access, read_cell
+from ..common.cells import read_cell
 from ..common.dsl import (
     Boolean,
     Constexpr,
@@ -24,7 +24,7 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes
-from .tap_blocks import TapLookup, cells_from
+from .tap_blocks import KeyLookup, cells_from
 from .tap_tables import CODES, VECTOR, head_size, read_geometry
 
 WHOLE = 1 << 16  # the weight of certainty; the state of a key counts taps in it
@@ -68,7 +68,7 @@ def key_of_word(word: Any, codes: Any, count: Any, sizes: Constexpr) -> Any:
     return before
 
 
-class Keys(TapLookup):
+class Keys(KeyLookup):
     """The sort key of every centre.
 
     If the taps fit in a block that begins at the first cell, one word has all of them, and the
@@ -86,17 +86,6 @@ class Keys(TapLookup):
     @property
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.sizes, self.fits
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return (
-            ("int32", 4 * coordinates_per_access(self.rank)),
-            ("int64", 16),
-            ("int32", 16),
-            ("int32", 4),
-        )
-
-    def integers(self) -> int:
-        return 3 + self.rank
 
     def shared(self, threads: int) -> Arrays:
         """Return an array for the cells of each thread's blocks; in halves, if bits are read."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from layoutconv.base.caches import remembered
 
-from ..common.cells import Cell, inside
+from ..common.cells import Cell, coordinates_per_access, inside
 from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import select
@@ -181,6 +181,36 @@ class TapLookup(OfSlots, EachRow):
         key = select(inside(cell, grid), key_of_block(cell, grid, self.kind), self.kind(NOWHERE))
         first, word = look_up(slots, key, bits)
         return first, word, bit_of(cell)
+
+
+class KeyLookup(TapLookup):
+    """Base of lookups that compute sort keys.
+
+    Tensors: cells, slots, the table of taps, and keys. Integers: rows, bits, and the grid.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word, vector = ("int32", 4), ("int32", 16)
+        return ("int32", 4 * coordinates_per_access(self.rank)), ("int64", 16), vector, word
+
+    def integers(self) -> int:
+        return 3 + self.rank
+
+
+class RowLookup(TapLookup):
+    """Base of lookups that write rows of an index.
+
+    Tensors: slots, values, cells, the table of taps, the order of rows, and the index. Integers:
+    rows, bits, whether there is an order, and the grid.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word, vector = ("int32", 4), ("int32", 16)
+        cell = "int32", 4 * coordinates_per_access(self.rank)
+        return ("int64", 16), word, cell, vector, word, word
+
+    def integers(self) -> int:
+        return 4 + self.rank
 
 
 @remembered(1024)
