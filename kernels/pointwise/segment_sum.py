@@ -37,21 +37,12 @@ class SegmentShape:
     Args:
         dtype: of the parts and of sums, "float32" or "float64".
         out_dtype: of the result.
-        vector: columns of a thread, a divisor of all columns: ``columns_per_thread``.
+        vector: columns of a thread, a divisor of all columns: ``columns_per_load``.
     """
 
     dtype: str
     out_dtype: str
     vector: int
-
-
-def columns_per_thread(columns: int, itemsize: int) -> int:
-    """Return the columns that a thread reads at once: 16 bytes, or less to divide a row of parts.
-
-    >>> [columns_per_thread(*row) for row in ((64 * 64, 4), (6 * 7, 4), (64, 8), (9, 4))]
-    [4, 2, 2, 1]
-    """
-    return min(BYTES // itemsize, columns & -columns)
 
 
 def load_segment_sum(shape: SegmentShape, arch: str) -> Callable[..., None]:

@@ -81,8 +81,9 @@ def _memory(
 
 @remembered(256)
 def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
-    from ..kernels.pointwise.segment_sum import SegmentShape, columns_per_thread, load_segment_sum
+    from ..kernels.pointwise.segment_sum import SegmentShape, load_segment_sum
+    from ..planning.norm_schedule import columns_per_load
 
     name, out_name = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
-    shape = SegmentShape(name, out_name, columns_per_thread(columns, dtype.itemsize))
+    shape = SegmentShape(name, out_name, columns_per_load(columns, dtype.itemsize))
     return load_segment_sum(shape, machines.machine_of(device).arch)
