@@ -78,7 +78,8 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from .access import GlobalAccess, SharedAccess, bank_conflicts, coalescing
     from .account import explain
-    from .analysis import contiguity, is_injective, is_surjective, vector_width
+    from .aligned_blocks import vector_width
+    from .analysis import is_injective, is_surjective
     from .atoms import (
         CopyAtom,
         MmaAtom,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from .emission import emit
     from .extent import coprofile, coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
+    from .first_run import contiguity
     from .inverse import left_inverse, nullspace, right_inverse
     from .makers import (
         basis_get,
@@ -201,7 +203,8 @@ _HOMES = {
     "tiled_mma": "ThrMma TiledMma make_tiled_mma",
     "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
-    "analysis": "contiguity is_injective is_surjective vector_width",
+    "aligned_blocks": "vector_width",
+    "analysis": "is_injective is_surjective",
     "atoms": (
         "CopyAtom MmaAtom copy_atom copy_names mfma_atom mfma_names mma_atom mma_names smem_atom "
         "tcgen05_atom tma_atom tmem_accumulator wgmma_atom"
@@ -212,6 +215,7 @@ _HOMES = {
     "divide": "hier_unzip tile_unzip",
     "extent": "coprofile coshape cosize size",
     "f2": "f2_layout from_f2 to_f2",
+    "first_run": "contiguity",
     "inverse": "left_inverse nullspace right_inverse",
     "makers": (
         "basis_get basis_value filter_zeros get_nonswizzle_portion get_swizzle_portion "

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import lcm
 from typing import Any, NamedTuple
 
-from .analysis import contiguity, is_injective, is_surjective
+from .analysis import is_injective, is_surjective
 from .basis import basis_terms
 from .budget import Budget, one_operation, table_size
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, inexact, whole
 from .extent import extremes
+from .first_run import contiguity
 from .int_tuple import IntTuple, expect_leaves, idx2crd
 from .inverse_composed import gives_integers
 from .layout import Layout, as_like
