@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from .analysis import _is_matrix, asked
+from .analysis import asked, is_xor_matrix
 from .budget import MARKS, SET, Budget
 from .composed import ComposedLayout
 from .errors import (
@@ -95,7 +95,7 @@ def _aligned_block(layout: Layout) -> int:
     kind = arithmetic(layout)
     if kind is Arithmetic.COORDINATE:
         return 1
-    if _is_matrix(layout):
+    if is_xor_matrix(layout):
         span = span_of(layout)
         width = 1
         while span.reduced(width)[0] == 0:

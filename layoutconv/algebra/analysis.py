@@ -51,7 +51,7 @@ def asked(name: str, x: Any) -> Any:
         return simplified(x)
     x = values_of(x)
     by_bits = isinstance(x.outer, Swizzle) and type(x.offset) is int and x.offset == 0
-    if by_bits and isinstance(x.inner, Layout) and _is_matrix(x.inner):
+    if by_bits and isinstance(x.inner, Layout) and is_xor_matrix(x.inner):
         return f2_layout(x)  # the product of two matrices over F2 is one
     return x
 
@@ -152,7 +152,7 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
         if found.count == high - low + 1 and bound is None:
             return found.differ(budget)
         return found.count > high - low and found.cover(range(low, high + 1), budget)
-    if bound is None and _swizzles_integers(a) and is_injective(a.inner):
+    if bound is None and swizzles_integers(a) and is_injective(a.inner):
         return bool(cosize(a) == a.size())
     values: set[int] = values_of_image("is_surjective", a)
     if bound is not None:
@@ -160,14 +160,14 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
     return len(values) == max(values) - min(values) + 1
 
 
-def _is_matrix(a: Layout) -> bool:
+def is_xor_matrix(a: Layout) -> bool:
     """Tell if a layout is a matrix over F2: XOR strides, and extents that are powers of two."""
     return arithmetic(a) is Arithmetic.XOR and all(s & (s - 1) == 0 for s, _ in a._leaves)
 
 
 def _covers_by_xor(a: Layout, bound: int | None) -> bool:
     rows = span_of(a).rows
-    if _is_matrix(a):
+    if is_xor_matrix(a):
         top = max(rows, default=0) if bound is None else max(bound - 1, 0).bit_length()
         return all(bit in rows for bit in range(1, top + 1))
     count = max(0, int(cosize(a)) if bound is None else bound)
@@ -182,7 +182,7 @@ def _covers_by_xor(a: Layout, bound: int | None) -> bool:
     return len({v for v in values_of_image("is_surjective", a) if v < count}) == count
 
 
-def _swizzles_integers(a: Any) -> bool:
+def swizzles_integers(a: Any) -> bool:
     return (
         isinstance(a, ComposedLayout) and isinstance(a.outer, Swizzle) and gives_integers(a.inner)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .analysis import _swizzles_integers, asked
+from .analysis import asked, swizzles_integers
 from .budget import Budget
 from .errors import (
     whole,
@@ -39,7 +39,7 @@ def contiguity(layout: Any) -> Any:
     if plain is not None:
         return _run(plain[0])
     start = 1
-    if _swizzles_integers(a) and type(a.offset) is int:
+    if swizzles_integers(a) and type(a.offset) is int:
         start, moved = _run(a.inner), _swizzled_run(a.outer, a.offset)
         if moved < start:
             return moved
