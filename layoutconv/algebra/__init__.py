@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from .extent import coprofile, coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
     from .first_run import contiguity
-    from .inverse import left_inverse, nullspace, right_inverse
+    from .inverse import left_inverse, right_inverse
     from .makers import (
         basis_get,
         basis_value,
@@ -123,6 +123,7 @@ if TYPE_CHECKING:
         tiler_to_layout,
     )
     from .notation import parse
+    from .null_modes import nullspace
     from .orders import (
         LayoutLeft,
         LayoutRight,
@@ -216,13 +217,14 @@ _HOMES = {
     "extent": "coprofile coshape cosize size",
     "f2": "f2_layout from_f2 to_f2",
     "first_run": "contiguity",
-    "inverse": "left_inverse nullspace right_inverse",
+    "inverse": "left_inverse right_inverse",
     "makers": (
         "basis_get basis_value filter_zeros get_nonswizzle_portion get_swizzle_portion "
         "is_major leading_dim make_basis_like make_composed_layout make_fragment_like "
         "make_identity_tensor make_swizzle make_tensor size_in_bytes sort tiler_to_layout"
     ),
     "notation": "parse",
+    "null_modes": "nullspace",
     "orders": "LayoutLeft LayoutRight StrideOrder make_coord make_shape make_stride make_tile",
     "overlap": "overlaps",
     "permutations": (
