@@ -197,7 +197,7 @@ def _left_of_table(a: Layout) -> Layout | None:
     return None if leaves is None else from_leaves(normal_form(from_leaves(leaves)))
 
 
-def _starts_at_zero(name: str, a: Any) -> None:
+def require_zero_start(name: str, a: Any) -> None:
     first = a(0)
     zero = all(x == 0 for x in first) if isinstance(first, tuple) else first == 0
     if not zero:

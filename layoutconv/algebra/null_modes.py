@@ -8,7 +8,7 @@ from .composed import ComposedLayout
 from .f2 import (
     nullspace_f2,
 )
-from .inverse import _starts_at_zero
+from .inverse import require_zero_start
 from .layout import Layout, as_like
 from .like import at_present, symbolically
 from .normal import (
@@ -33,7 +33,7 @@ def nullspace(a: Any) -> Any:
     """
     a = as_like("nullspace", a)
     if isinstance(a, ComposedLayout):
-        _starts_at_zero("nullspace", a)
+        require_zero_start("nullspace", a)
         return _nullspace_of_domain(a.inner)
     if not isinstance(a, Layout):
         return nullspace(a.layout)
@@ -48,7 +48,7 @@ def _nullspace_of_domain(a: Any) -> Any:
 
 def _nullspace(a: Layout) -> Layout:
     if arithmetic(a) is Arithmetic.OPAQUE:
-        _starts_at_zero("nullspace", a)
+        require_zero_start("nullspace", a)
     return _still_modes(a)
 
 
