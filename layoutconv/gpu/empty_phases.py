@@ -9,7 +9,7 @@ whole result to zero, and the products wait for that.
 from __future__ import annotations
 
 from ..conv import ConvProblem
-from ..conv.gradients import reached_residues
+from ..conv.stride_phases import reached_residues
 from ..planning.machine import starts_early
 from .filter_choice import reads_along_sums
 from .packing_choice import Multiplied

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
-from ..conv.gradients import PhaseClass, classes_of
 from ..conv.patches import patches_of
 from ..conv.pointwise_views import is_pointwise, pointwise_dgrad_view
+from ..conv.stride_phases import PhaseClass, classes_of
 from ..planning.group_tile import GRANULE
 from ..planning.machine import Machine
 from ..view.gemm_view import GemmView

@@ -20,8 +20,8 @@ from ..base.caches import BoundedCache, kept_in
 from ..conv import ConvProblem, dgrad_views
 from ..conv.dense_views import VIEWS
 from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
-from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
+from ..conv.stride_phases import reached_residues
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.empty_phases import writes_empty_sums
 from ..gpu.few_terms_choice import ends_in_tiles, few_terms_dgrad, few_terms_fprop

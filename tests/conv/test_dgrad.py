@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from layoutconv.algebra import Layout, make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views
-from layoutconv.conv.gradients import reached_residues
+from layoutconv.conv.stride_phases import reached_residues
 from layoutconv.errors import ArgumentError
 from layoutconv.planning.structural_zeros import leaves_bounds
 from layoutconv.testing.problems import conv_problems
