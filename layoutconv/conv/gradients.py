@@ -24,7 +24,7 @@ from .dense_views import VIEWS, filter_in_groups, memories, without_groups
 from .letters import Extents
 from .problem import ConvProblem
 from .stored_layouts import Channels, StoredLayout, in_groups
-from .stride_phases import _alike, _combined, _Residue, _residues, _together
+from .stride_phases import StridePhase, classes_by_view, concatenated, of_equal_taps, phases_of
 
 
 @kept_in(VIEWS)
@@ -103,13 +103,13 @@ def dgrad_views(
     side_by_side = _undilated("side_by_side", side_by_side, problem)
     alike = _undilated("alike", alike, problem)
     classes = [
-        [_together(problem, mode)]
+        [concatenated(problem, mode)]
         if mode in side_by_side
-        else (_alike if mode in alike else _residues)(problem, mode, empty)
+        else (of_equal_taps if mode in alike else phases_of)(problem, mode, empty)
         for mode in range(problem.rank)
     ]
     apart = {mode for mode in range(problem.rank) if mode not in side_by_side + alike}
-    combined = _combined(problem, classes, apart)
+    combined = classes_by_view(problem, classes, apart)
     views = [_dgrad(problem, stored, some, images_first) for some in combined]
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
@@ -129,8 +129,8 @@ def grouped_dgrad(
     problem: ConvProblem, x: StoredLayout, w: StoredLayout, y: StoredLayout, empty: bool = True
 ) -> Iterator[GemmView]:
     """Yield the views of ``dgrad_views`` with the group as third mode, even for one group."""
-    residues = [_residues(problem, mode, empty) for mode in range(problem.rank)]
-    for classes in _combined(problem, residues, range(problem.rank)):
+    residues = [phases_of(problem, mode, empty) for mode in range(problem.rank)]
+    for classes in classes_by_view(problem, residues, range(problem.rank)):
         yield _dgrad(problem, (x, w, y), classes)
 
 
@@ -195,7 +195,7 @@ def grouped_wgrad(
 def _dgrad(
     problem: ConvProblem,
     stored: tuple[StoredLayout, StoredLayout, StoredLayout],
-    classes: tuple[_Residue, ...],
+    classes: tuple[StridePhase, ...],
     images_first: bool = False,
 ) -> GemmView:
     """Return the view of the cells that belong to the given class in every spatial mode."""
@@ -246,7 +246,7 @@ def _dgrad(
     )
 
 
-def _columns(extents: Extents, classes: tuple[_Residue, ...]) -> Layout | None:
+def _columns(extents: Extents, classes: tuple[StridePhase, ...]) -> Layout | None:
     """Return the layout from columns to channels, with concatenated stride phases; else None."""
     residues, channels = prod(c.residues for c in classes), extents.group_input
     if residues == 1:
@@ -255,7 +255,7 @@ def _columns(extents: Extents, classes: tuple[_Residue, ...]) -> Layout | None:
     return Layout(((channels, residues), extents.groups), ((1, 0), step))
 
 
-def _folded(problem: ConvProblem, d: ComposedLayout, classes: tuple[_Residue, ...]) -> Any:
+def _folded(problem: ConvProblem, d: ComposedLayout, classes: tuple[StridePhase, ...]) -> Any:
     """Return D after ``logical_divide`` by the stride of the modes with concatenated residues.
 
     A row then moves one mode, of whole strides, and a column another, so the kernel need not check

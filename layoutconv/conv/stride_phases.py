@@ -1,4 +1,4 @@
-"""Stride phases of a strided gradient: the cells that are equal modulo the stride, and their taps."""
+"""Stride phases: cells of a gradient that are equal modulo the stride, and their taps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..view.operands import runtime, static
 from .problem import ConvProblem
 
 
-class _Residue(NamedTuple):
+class StridePhase(NamedTuple):
     """The cells of a spatial mode that are equal modulo the stride, and the taps that reach them.
 
     The i-th cell meets the j-th tap in voxel ``voxel + i - j * voxel_step``.
@@ -27,7 +27,7 @@ class _Residue(NamedTuple):
     step: int | None = None  # between cells, if not the stride
 
 
-def _together(problem: ConvProblem, mode: int) -> _Residue:
+def concatenated(problem: ConvProblem, mode: int) -> StridePhase:
     """Return all cells of a spatial mode as one class: its stride phases, concatenated along N.
 
     The i-th cell of a residue meets tap ``tap + residue + j * stride`` in voxel ``voxel + i - j``,
@@ -37,7 +37,7 @@ def _together(problem: ConvProblem, mode: int) -> _Residue:
     last = (stride - 1 + near) // stride
     first = -((problem.taps[mode] - 1 - near) // stride)
     cell_letter, tap_letter = (letters[mode - problem.rank] for letters in ("DHW", "TRS"))
-    return _Residue(
+    return StridePhase(
         cell=0,
         cells=runtime(-(-problem.spatial[mode] // stride), f"{cell_letter}0"),
         tap=near - stride * last,
@@ -49,7 +49,7 @@ def _together(problem: ConvProblem, mode: int) -> _Residue:
     )
 
 
-def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
+def of_equal_taps(problem: ConvProblem, mode: int, empty: bool = True) -> list[StridePhase]:
     """Return the classes of residues with equally many taps: those with one tap more, the others.
 
     Cells count from one that tap 0 reaches from a voxel, at or before the first cell: up to
@@ -65,7 +65,7 @@ def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue
         if first == end or cells < 1 or not (taps or empty):
             continue
         found.append(
-            _Residue(
+            StridePhase(
                 cell=first - before,
                 cells=runtime(cells, f"{cell_letter}{first}"),
                 tap=first if taps else 0,
@@ -79,14 +79,14 @@ def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue
     return found
 
 
-def _combined(
-    problem: ConvProblem, classes: Sequence[Sequence[_Residue]], apart: Container[int]
-) -> Iterator[tuple[_Residue, ...]]:
+def classes_by_view(
+    problem: ConvProblem, classes: Sequence[Sequence[StridePhase]], apart: Container[int]
+) -> Iterator[tuple[StridePhase, ...]]:
     """Yield the classes of views, one of each mode; after one without taps, whole modes.
 
     Modes that are not ``apart``, whose residues are concatenated, are never whole.
     """
-    before: list[tuple[_Residue, ...]] = [()]
+    before: list[tuple[StridePhase, ...]] = [()]
     for mode, found in enumerate(classes):
         whole = [_whole(problem, mode)] if mode in apart and problem.spatial[mode] else found
         before = [
@@ -97,10 +97,10 @@ def _combined(
     yield from before
 
 
-def _whole(problem: ConvProblem, mode: int) -> _Residue:
+def _whole(problem: ConvProblem, mode: int) -> StridePhase:
     """Return all cells of a spatial mode as one class, whose taps do not matter."""
     letter = "DHW"[mode - problem.rank]
-    return _Residue(0, runtime(problem.spatial[mode], letter), 0, 1, 1, 0, 1, step=1)
+    return StridePhase(0, runtime(problem.spatial[mode], letter), 0, 1, 1, 0, 1, step=1)
 
 
 class PhaseClass(NamedTuple):
@@ -121,7 +121,7 @@ def classes_of(
     >>> classes_of(ConvProblem((1, 8, 1), (1, 4), stride=2, padding=1), 0, alike=True)
     [PhaseClass(cells=5, residues=2, taps=2)]
     """
-    found = (_alike if alike else _residues)(problem, mode, empty)
+    found = (of_equal_taps if alike else phases_of)(problem, mode, empty)
     return [PhaseClass(int(of.cells), of.residues, int(of.taps)) for of in found]
 
 
@@ -137,7 +137,7 @@ def reached_residues(problem: ConvProblem, mode: int) -> list[int]:
     return sorted(cell for cell in reached if cell < problem.spatial[mode])
 
 
-def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
+def phases_of(problem: ConvProblem, mode: int, empty: bool = True) -> list[StridePhase]:
     """Return the classes of cells of a spatial mode, except those without cells."""
     extent, filter_extent = problem.spatial[mode], problem.taps[mode]
     stride, dilation = problem.stride[mode], problem.dilation[mode]
@@ -156,7 +156,7 @@ def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Resi
         taps = len(range(first, filter_extent, tap_step)) if reaching else 0
         suffix = "" if stride == 1 else str(cell)
         found.append(
-            _Residue(
+            StridePhase(
                 cell=cell,
                 cells=runtime(len(range(cell, extent, stride)), cell_letter + suffix),
                 tap=first,
