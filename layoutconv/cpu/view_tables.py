@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..base.caches import BoundedCache, footprint
-from ..tensors.tensor_checks import expected
+from ..tensors.expected_tensors import expected
 from ..view.gemm_view import GemmView
 from .panels import MatrixPlace
 

@@ -15,8 +15,9 @@ from ..planning.loop_nest import Form, linear_forms
 from ..planning.machine import Machine
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
+from ..tensors.expected_tensors import expected
 from ..tensors.spans import flat_memory, span
-from ..tensors.tensor_checks import columns_of, expected
+from ..tensors.tensor_checks import columns_of
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 

@@ -21,7 +21,7 @@ from ..algebra.symint import is_runtime
 from ..base.caches import BoundedCache, footprint, put_few, remembered
 from ..planning.kernel_key import runtime_integers
 from ..planning.view_rules import MAX_GROUPS
-from ..tensors.tensor_checks import Expected, Index, expected
+from ..tensors.expected_tensors import Expected, Index, expected
 from ..view.gemm_view import GemmView, operands, stages
 from ..view.view_cache import ViewCache
 

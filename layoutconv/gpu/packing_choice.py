@@ -18,7 +18,8 @@ from ..planning.concurrent_time import KernelAlone, time_together
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS, ExpectedTensor, expected
+from ..tensors.expected_tensors import ExpectedTensor, expected
+from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView
 from . import machines
 from .filter_choice import reads_along_sums

@@ -16,7 +16,7 @@ from ..base.torch_internals import in_shape
 from ..kernels.compile.store import as_argument
 from ..planning.kernel_key import index_buffer, runtime_integers
 from ..tensors.epilogue_in_torch import FP8
-from ..tensors.tensor_checks import expected
+from ..tensors.expected_tensors import expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 from ..view.operands import row_major

@@ -17,8 +17,8 @@ from ..base.caches import put_few, remembered
 from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
 from ..planning.loop_nest import Nest, make_nest
 from ..planning.view_rules import UnsupportedViewError
+from ..tensors.expected_tensors import ExpectedTensor
 from ..tensors.spans import flat_memory, span
-from ..tensors.tensor_checks import ExpectedTensor
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
 from . import machines

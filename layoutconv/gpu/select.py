@@ -44,8 +44,8 @@ from ..planning.tile import LINE_BYTES, TileConfig, specialized
 from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_bounds
+from ..tensors.expected_tensors import ExpectedTensor, expected
 from ..tensors.packed_int4 import INT4
-from ..tensors.tensor_checks import ExpectedTensor, expected
 from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import machines, tuning_hook

@@ -28,7 +28,7 @@ from ..base.memory import allocator
 from ..base.torch_internals import is_gradient_tracked, is_tracing
 from ..gpu.few_terms_choice import ends_in_tiles
 from ..tensors.epilogue_in_torch import FP8
-from ..tensors.tensor_checks import expected
+from ..tensors.expected_tensors import expected
 from ..view.epilogue import Pointwise
 from ..view.gemm_view import GemmView
 from .autocast import autocast_dtype, without_autocast

@@ -38,7 +38,8 @@ from ..gpu.packing_choice import (
 )
 from ..gpu.phase_choice import arranged_dgrad, columns_for, concurrent, phases_of
 from ..tensors.channels_last import channels_last_stride
-from ..tensors.tensor_checks import OUTPUTS, as_stored, expected
+from ..tensors.expected_tensors import expected
+from ..tensors.tensor_checks import OUTPUTS, as_stored
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 from .empty_sums import write_empty_sums

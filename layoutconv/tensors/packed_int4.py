@@ -16,8 +16,8 @@ from ..algebra.composed import ComposedLayout
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.vectors import contiguous_extent, recast
+from .expected_tensors import ExpectedTensor
 from .spans import flat_memory
-from .tensor_checks import ExpectedTensor
 
 INT4 = "int4"
 _WIDE = (torch.int8, torch.int16, torch.int32, torch.int64)

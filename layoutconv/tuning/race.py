@@ -27,7 +27,8 @@ from ..ops import dense_calls, dense_passes, sparse_calls
 from ..planning.cost_model import expected_ratio, shortlist
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, ExpectedTensor, expected
+from ..tensors.expected_tensors import ExpectedTensor, expected
+from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS
 from ..view.gemm_view import GemmView
 from . import precompile
 

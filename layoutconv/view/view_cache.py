@@ -5,7 +5,7 @@ derive, and are used again, are kept in ``view.kept``, under one of these names:
 
 | name | what it is | by |
 | --- | --- | --- |
-| ``"expected"`` | what the view expects of its tensors | ``tensors.tensor_checks`` |
+| ``"expected"`` | the tensors it takes | ``tensors.expected_tensors``, ``tensors.tensor_checks`` |
 | ``"in pairs"`` | the view whose elements are pairs of 4 bits | ``tensors.packed_int4`` |
 | ``"k_major"`` | the view over a K-major filter | ``conv.k_major_filter`` |
 | ``"unfolded"`` | the view before its lines were folded | ``gpu.folding_choice`` |

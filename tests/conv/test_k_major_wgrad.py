@@ -17,7 +17,7 @@ from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import specialized
 from layoutconv.planning.tma_im2col import is_mapped
-from layoutconv.tensors.tensor_checks import ExpectedTensor, expected
+from layoutconv.tensors.expected_tensors import ExpectedTensor, expected
 
 from ..exact import integers
 

@@ -20,7 +20,7 @@ from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.view.gemm_view import GemmView, locate
 from layoutconv.view.operands import indexed_rows
 

@@ -29,7 +29,7 @@ from layoutconv.planning.kernel_key import runtime_integers
 from layoutconv.planning.kernel_spec import vectors_of
 from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
 

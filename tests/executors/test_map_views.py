@@ -31,7 +31,7 @@ from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.kernel_key import index_buffer, signature
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.sparse.maps.tap_pairs import Pairs
-from layoutconv.tensors import tensor_checks
+from layoutconv.tensors import expected_tensors
 from layoutconv.view.gemm_view import GemmView
 
 from ..stand_ins import Gpu
@@ -93,7 +93,7 @@ def test_a_view_is_what_its_layouts_say(name: str, in_order: bool) -> None:
             assert "a" not in view.__dict__
             plain = GemmView(view.a, view.b, view.d)
             assert (view.m, view.n, view.k, view.l) == (plain.m, plain.n, plain.k, plain.l)
-            got, want = tensor_checks.expected(view), tensor_checks.expected(plain)
+            got, want = expected_tensors.expected(view), expected_tensors.expected(plain)
             assert (got.a, got.b, got.d, got.device) == (want.a, want.b, want.d, want.device)
             texts = [(one.a.text, one.b.text, one.d.text) for one in (got, want)]
             assert texts[0] == texts[1]

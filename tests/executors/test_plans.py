@@ -26,7 +26,7 @@ from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
 from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, EpilogueStep, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 

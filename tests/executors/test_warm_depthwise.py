@@ -20,7 +20,7 @@ from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.machine import MACHINES
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 
 from .addresses import tensor_at
 from .test_warm_calls import (

@@ -29,7 +29,7 @@ from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.machine import Machine
 from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.sparse import kernel_map_view
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.view.gemm_view import GemmView
 
 HALF, SINGLE = torch.float16, torch.float32

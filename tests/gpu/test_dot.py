@@ -8,7 +8,7 @@ import torch
 from layoutconv.conv import ConvProblem
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.depthwise_schedule import schedule_dot
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -12,7 +12,7 @@ from layoutconv.gpu.plan import Plan
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.ops.execute import execute
 from layoutconv.planning.group_tile import GroupTile
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 

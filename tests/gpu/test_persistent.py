@@ -12,7 +12,8 @@ from layoutconv.conv import ConvProblem
 from layoutconv.gpu.folding_choice import arranged_fprop, line_for
 from layoutconv.gpu.phase_choice import arranged_dgrad, columns_for
 from layoutconv.gpu.select import choose_kernel
-from layoutconv.tensors.tensor_checks import as_stored, expected
+from layoutconv.tensors.expected_tensors import expected
+from layoutconv.tensors.tensor_checks import as_stored
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,8 @@ from torch.nn import functional
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
 from layoutconv.gpu.phase_choice import arranged_dgrad, columns_for
-from layoutconv.tensors.tensor_checks import columns_of, expected
+from layoutconv.tensors.expected_tensors import expected
+from layoutconv.tensors.tensor_checks import columns_of
 from layoutconv.view.epilogue import Epilogue
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

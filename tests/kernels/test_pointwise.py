@@ -21,7 +21,7 @@ from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
-from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tensors.expected_tensors import expected
 from layoutconv.view.gemm_view import GemmView
 
 from .launcher import check_view_runs, compiled_view

@@ -36,7 +36,7 @@ from layoutconv.kernels.compile import store
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.kernel_key import signature
 from layoutconv.sparse.views import kernel_map_view
-from layoutconv.tensors import tensor_checks
+from layoutconv.tensors import expected_tensors
 from layoutconv.tuning import precompile
 from layoutconv.tuning.precompile import _look_in_fork
 from layoutconv.view.gemm_view import GemmView
@@ -103,7 +103,7 @@ class Recorded(Workers[Any]):
 
 
 def on_cpu(view: GemmView, spec: Any) -> Any:
-    want = tensor_checks.expected(view)
+    want = expected_tensors.expected(view)
 
     def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
         x, w = (
