@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..base.caches import BoundedCache
 from . import pointwise_rates
+from .cost_problem import Problem
 from .deep_tiles import deep_tiles
 from .kernel_spec import BYTES, RESERVED
 from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
@@ -36,7 +37,6 @@ from .tile_table import (
 )
 from .tile_time import (
     WIDE,
-    Problem,
     TileTerms,
     gathered_rows,
     is_timed_as_map,

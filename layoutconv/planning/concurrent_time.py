@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
+from .cost_problem import Problem
 from .group_tile import GroupTile
 from .tile import TileConfig
-from .tile_time import Problem
 
 # Microseconds of a kernel alone in which its SMs do not multiply, and that a further launch takes.
 # Idle SMs of a wave do that share of a CTA's work for the next kernel. Fitted to 115 gradients of

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from math import inf
 
 from .candidates import FEW_PARTS, candidates
+from .cost_problem import Problem as Problem
 from .kernel_spec import BYTES
 from .machine import Machine
 from .tile import TileConfig
 from .tile_time import WIDE, times_of
-from .tile_time import Problem as Problem
 from .tile_time import expected_time as expected_time
 
 WORKSPACE = 256 << 20  # bytes of split-K partial sums, at most

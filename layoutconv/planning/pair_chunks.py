@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from math import gcd, inf
 
 from .cost_model import choose
+from .cost_problem import Problem
 from .kernel_spec import BYTES, VECTOR_BYTES, suits_warpgroups
 from .machine import Machine
-from .tile_time import Problem, resident
+from .tile_time import resident
 
 K_TILE = 64  # pairs of 16-bit data; two k-tiles in tf32
 LEAST = 512  # pairs per chunk, if taps have as many: smaller chunks write too many bytes of results

@@ -11,21 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2
 
+from .cost_problem import Problem
 from .group_tile import GroupTile
 from .kernel_spec import BYTES, VECTOR_BYTES
 from .machine import Machine
 from .tile import TileConfig
-from .tile_time import (
-    COPIES,
-    COST,
-    EXCHANGE,
-    LATENCY,
-    STORES,
-    Problem,
-    rate_of,
-    resident,
-    start_time,
-)
+from .tile_time import COPIES, COST, EXCHANGE, LATENCY, STORES, rate_of, resident, start_time
 
 SHOWN_TILES = 3  # output tiles of a persistent CTA: further ones repeat these
 MOST_K_TILES = 4096  # simulated per output tile

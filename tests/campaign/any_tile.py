@@ -15,9 +15,9 @@ from typing import Any
 from layoutconv.gpu import select
 from layoutconv.planning.channel_padding import padded_lines
 from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.cost_problem import Problem
 from layoutconv.planning.machine import Machine
 from layoutconv.planning.tile import TileConfig
-from layoutconv.planning.tile_time import Problem
 from layoutconv.view.gemm_view import GemmView
 
 

@@ -20,8 +20,8 @@ from layoutconv.gpu import select
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.cost_problem import Problem
 from layoutconv.planning.machine import MACHINES
-from layoutconv.planning.tile_time import Problem
 
 from . import __main__ as commands
 from . import problems, results

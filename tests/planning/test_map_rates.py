@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import map_rates
 from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.cost_problem import Problem
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.tile_table import GATHERED, ROUNDED_GATHERED
-from layoutconv.planning.tile_time import Problem, expected_time
+from layoutconv.planning.tile_time import expected_time
 from layoutconv.sparse import kernel_map_view
 
 HOPPER = MACHINES["sm_90a"]
