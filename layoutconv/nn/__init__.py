@@ -27,6 +27,7 @@ from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, C
 from .onnx_export import onnx_translations
 from .quantization import QuantizationReport, quantize
 from .residual import Residual
+from .sparse_depthwise import sparse_depthwise
 from .sparse_modules import (
     SparseConv1d,
     SparseConv2d,
@@ -63,7 +64,6 @@ from .sparse_pool import (
     SparseSumPool4d,
     SparseUnpool,
     sparse_avg_pool,
-    sparse_depthwise,
     sparse_global_pool,
     sparse_max_pool,
     sparse_sum_pool,

@@ -40,7 +40,7 @@ from .given_maps import check_cells_of_map, check_map
 from .own_function import contiguous_columns
 from .repeated import through
 from .sparse_checks import NARROW, check_features, check_narrow, check_operands
-from .sparse_pool import sparse_depthwise
+from .sparse_depthwise import sparse_depthwise
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ import torch
 
 import layoutconv as lc
 from layoutconv.gpu.gathered import gather
-from layoutconv.nn.sparse_pool import CHUNK
+from layoutconv.nn.sparse_depthwise import CHUNK
 from layoutconv.sparse import SparseTensor, strided_map, submanifold_map
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

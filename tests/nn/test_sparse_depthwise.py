@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as theirs
 
-from layoutconv.nn.sparse_pool import sparse_depthwise
+from layoutconv.nn.sparse_depthwise import sparse_depthwise
 from layoutconv.sparse import Coordinates, SparseTensor, strided_map, submanifold_map
 
 from .grids import at_cells, cloud, grid

@@ -16,6 +16,7 @@ from torch.nn import functional as theirs
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.nn import sparse_pool as module
+from layoutconv.nn.sparse_depthwise import CHUNK
 from layoutconv.ops import gathered_operators as ops
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
@@ -433,7 +434,7 @@ def test_compiled_functions():
     x = cloud((5, 6))
     map = strided_map(x.coordinates, 3, 2, 1)
     submanifold = submanifold_map(x.coordinates, 3)
-    submanifold.pairs(module.CHUNK)
+    submanifold.pairs(CHUNK)
     assert map.inverse
     assert submanifold.inverse
 
