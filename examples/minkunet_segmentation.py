@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.demo import choose_device
-from layoutconv.drawing.birds_eye import CloudPanel, birds_eye, save
+from layoutconv.drawing.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.points import read_points
@@ -246,7 +246,7 @@ def _main(options: argparse.Namespace) -> bool:
 
     places = cloud[:, :3].astype("float64")
     panels = [
-        CloudPanel(title, places, kinds.cpu().numpy())
+        Panel(title, places, kinds.cpu().numpy())
         for title, kinds in (("Labels, from geometry", target), ("Prediction", predicted))
     ]
     caption = f"{options.steps} training steps, {right.mean():.1%} of the points are right"

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
-from layoutconv.drawing.birds_eye import CloudPanel, birds_eye, save
+from layoutconv.drawing.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Conv2d, Sequential, SparseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.street import street_and_cars
@@ -198,7 +198,7 @@ def _main(options: argparse.Namespace) -> bool:
 
     places = np.dstack([cells().double().numpy(), np.zeros(target[0, 0].shape)]).reshape(-1, 3)
     panels = [  # one quantity, one scale
-        CloudPanel(title, places, _values(values), label, "plasma", limits=(0, 1))
+        Panel(title, places, _values(values), label, "plasma", limits=(0, 1))
         for title, values, label in (
             ("Target: centres of the cars", target[0], "1 at the centre of a car"),
             ("Prediction", likely, "probability of a centre"),

@@ -256,15 +256,15 @@ def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
 
 
 def _draw(options: DemoOptions, name: str, count: int, voxels: Voxels, response: Tensor) -> None:
-    from .drawing.birds_eye import CloudPanel, birds_eye, save
+    from .drawing.birds_eye import Panel, birds_eye, save
 
     centres = voxels.centres().cpu().numpy()
     norm = response.double().norm(dim=1).cpu().numpy()
     over = f"norm over {response.shape[1]} channels"
     figure = birds_eye(
         [
-            CloudPanel("Input: height of the voxels", centres, centres[:, 2], "height, m"),
-            CloudPanel("Output: edges and upright surfaces", centres, norm, over, "plasma"),
+            Panel("Input: height of the voxels", centres, centres[:, 2], "height, m"),
+            Panel("Output: edges and upright surfaces", centres, norm, over, "plasma"),
         ],
         title=f"Submanifold convolution of {name}",
         caption=f"{count:,} points → {len(voxels):,} voxels of {options.voxel_size:g} m, "

@@ -184,7 +184,7 @@ def _steps(offset: Tensor) -> tuple[int, int] | None:
     return (first, step) if torch.equal(offset.long(), expected) else None
 
 
-class Panel:
+class MatrixPanel:
     """Some rows of an operand and some of its columns."""
 
     def __init__(

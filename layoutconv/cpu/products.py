@@ -20,7 +20,7 @@ from ..tensors.tensor_checks import columns_of
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.operands import arranged
 from ..view.vectors import vector_extent
-from .panels import CoordinatePart, MatrixPlace, Panel, PanelOperand
+from .panels import CoordinatePart, MatrixPanel, MatrixPlace, PanelOperand
 
 if TYPE_CHECKING:
     from .view_tables import Tables
@@ -157,7 +157,9 @@ class Product:
 
         def make() -> MatrixPlace:
             columns = self.target.columns(torch.arange(self.n // self.target.vector))
-            return Panel(self.target, self.target.rows(self.rows(first)[:, None]), columns).place()
+            return MatrixPanel(
+                self.target, self.target.rows(self.rows(first)[:, None]), columns
+            ).place()
 
         return tables.place((self.key, "d", first), make)
 
@@ -166,14 +168,14 @@ class Product:
         if a.along == 0:
             columns = a.columns(m[:: a.vector] // a.vector)
             for i, k in enumerate(self.blocks):
-                panel = Panel(a, a.rows(self._numbers(k, 1)[:, None]), columns)
+                panel = MatrixPanel(a, a.rows(self._numbers(k, 1)[:, None]), columns)
                 yield Whole(i, slice(0, len(m)), panel.place())
             return
         rows = a.rows(m.view(-1, *[1] * len(flatten(a.column_shape))))
         listed: list[tuple[int, Tensor, MatrixPlace]] = []
         pairs = 0
         for i, k in enumerate(self.blocks):
-            panel = Panel(a, rows, a.columns(k))
+            panel = MatrixPanel(a, rows, a.columns(k))
             for start in range(0, len(m), self.tile.block):
                 part = slice(start, min(start + self.tile.block, len(m)))
                 offset, valid = panel.locate(part)
@@ -197,9 +199,9 @@ class Product:
         b, n = self.right, torch.arange(self.n)
         if b.along == 1:
             columns = b.columns(self._numbers(k, b.vector))
-            return Panel(b, b.rows(n[:, None]), columns).place()
+            return MatrixPanel(b, b.rows(n[:, None]), columns).place()
         columns = b.columns(n[:: b.vector] // b.vector)
-        return Panel(b, b.rows(self._numbers(k, 1)[:, None]), columns).place()
+        return MatrixPanel(b, b.rows(self._numbers(k, 1)[:, None]), columns).place()
 
     def _numbers(self, k: IntTuple, vector: int) -> Tensor:
         """Return the numbers of a block's vectors of ``vector`` elements, in its order."""
@@ -283,7 +285,7 @@ class Batch:
         def make() -> MatrixPlace:
             rows = self.target.rows(torch.arange(self.m * self.l)[:, None])
             columns = self.target.columns(torch.arange(self.n // self.target.vector))
-            return Panel(self.target, rows, columns).place()
+            return MatrixPanel(self.target, rows, columns).place()
 
         return tables.place("batch", make)
 
@@ -296,7 +298,7 @@ class Batch:
         for number in torch.split(torch.arange(self.k * self.l), self.limit):
             first, last = int(number[0]) // self.k, int(number[-1]) // self.k
             found = [
-                Panel(o, o.rows(number[:, None]), part).locate()
+                MatrixPanel(o, o.rows(number[:, None]), part).locate()
                 for o, part in zip((self.left, self.right), columns, strict=True)
             ]
             there = torch.ones(len(number), dtype=torch.bool)
@@ -348,7 +350,7 @@ class Dots:
 
         def make() -> MatrixPlace:
             here = self.target.rows(torch.zeros(1, 1, dtype=torch.long))
-            return Panel(self.target, here, self._columns(self.target, first)).place()
+            return MatrixPanel(self.target, here, self._columns(self.target, first)).place()
 
         return tables.place(("d", first), make)
 
@@ -357,7 +359,7 @@ class Dots:
         columns = [self._columns(operand, first) for operand in operands]
         for k in torch.split(torch.arange(self.k), self.depth) if self.k else ():
             a, b = (
-                Panel(operand, operand.rows(k[:, None]), part).place()
+                MatrixPanel(operand, operand.rows(k[:, None]), part).place()
                 for operand, part in zip(operands, columns, strict=True)
             )
             yield Factors(a, b)

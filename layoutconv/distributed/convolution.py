@@ -28,7 +28,7 @@ from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
 from .exchange import Exchange, Rows
-from .halo import HaloPart, SplitMode, dgrad_plan, fprop_plan
+from .halo import HaloPart, Split, dgrad_plan, fprop_plan
 from .slab import Slab
 
 Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
@@ -53,7 +53,7 @@ class SplitConv(torch.autograd.Function):
         label: str,
     ) -> Tensor:
         x, w, mode = x.contiguous(), w.contiguous(), before.mode
-        split = SplitMode(mode, before.bounds, after.bounds, before.rank)
+        split = Split(mode, before.bounds, after.bounds, before.rank)
         plan = fprop_plan(problem, split)
 
         def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:

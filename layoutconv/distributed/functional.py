@@ -20,7 +20,7 @@ from ..ops.epilogue_args import EpilogueArgs
 from .agreement import Agreement, tensor_term
 from .convolution import SplitConv
 from .exchange import Exchange
-from .halo import SplitMode, fprop_plan, output_bounds
+from .halo import Split, fprop_plan, output_bounds
 from .slab import Slab, checked_slab
 
 
@@ -142,7 +142,7 @@ def exchange_halo(
         window = (1, slab.extent, 1), (1, kernel_size), stride, (padding,), dilation
         problem = ConvProblem(*window)
         after = output_bounds(problem, 0, slab.bounds)
-        plan = fprop_plan(problem, SplitMode(0, slab.bounds, after, slab.rank))
+        plan = fprop_plan(problem, Split(0, slab.bounds, after, slab.rank))
         same.terms |= {
             "input": tensor_term(input, axis), "slab": slab.cut, "kernel_size": kernel_size,
             "stride": stride, "padding": padding, "dilation": dilation,

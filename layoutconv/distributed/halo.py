@@ -133,7 +133,7 @@ class HaloPlan(NamedTuple):
     exchanged: bool  # whether any rank sends anything
 
 
-class SplitMode(NamedTuple):
+class Split(NamedTuple):
     """A spatial mode that is cut into slabs: the ranks' bounds, and this rank.
 
     ``activation`` and ``output`` end with the mode's extents.
@@ -146,11 +146,11 @@ class SplitMode(NamedTuple):
 
 
 @kept_in(_PLANS)
-def fprop_plan(problem: ConvProblem, split: SplitMode) -> HaloPlan:
+def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
     """Return the plan of the forward pass.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
-    >>> plan = fprop_plan(problem, SplitMode(0, (0, 4, 8), (0, 4, 8), rank=0))
+    >>> plan = fprop_plan(problem, Split(0, (0, 4, 8), (0, 4, 8), rank=0))
     >>> plan.inner.rows, [part.rows for part in plan.outer], plan.far, plan.send
     (range(0, 3), [range(3, 4)], range(4, 5), (range(0, 0), range(3, 4)))
     """
@@ -162,11 +162,11 @@ def fprop_plan(problem: ConvProblem, split: SplitMode) -> HaloPlan:
 
 
 @kept_in(_PLANS)
-def dgrad_plan(problem: ConvProblem, split: SplitMode) -> HaloPlan:
+def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
     """Return the plan of the activation's gradient, which reads the output's gradient.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
-    >>> dgrad_plan(problem, SplitMode(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
+    >>> dgrad_plan(problem, Split(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
     False
     """
     mode = split.mode

@@ -34,7 +34,7 @@ _SMALLEST = 1.2  # points: the smallest edge of a mark, however small the scale
 
 
 @dataclass(frozen=True, eq=False)
-class CloudPanel:
+class Panel:
     """One view of a cloud.
 
     Args:
@@ -57,7 +57,7 @@ class CloudPanel:
 
 
 def birds_eye(
-    panels: Sequence[CloudPanel], title: str, caption: str, cell: float, classes: Sequence[str] = ()
+    panels: Sequence[Panel], title: str, caption: str, cell: float, classes: Sequence[str] = ()
 ) -> Figure:
     """Draw clouds from above, all at one scale and over the same ground.
 
@@ -76,7 +76,7 @@ def birds_eye(
         ArgumentError: ``panels`` is empty, a panel has no points, or ``classes`` are too many.
 
     >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0]])
-    >>> panel = CloudPanel("Two points", points, points[:, 2], "z, m")
+    >>> panel = Panel("Two points", points, points[:, 2], "z, m")
     >>> figure = birds_eye([panel], "A cloud", "", 0.5)
     >>> [axes.get_xlabel() for axes in figure.axes]  # the view, and its colour bar
     ['x, m', 'z, m']
@@ -127,7 +127,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     write(path, content.getvalue())
 
 
-def _ground(panels: Sequence[CloudPanel], cell: float) -> tuple[Floats, Floats]:
+def _ground(panels: Sequence[Panel], cell: float) -> tuple[Floats, Floats]:
     """Return the corners of the ground that all panels show."""
     every = np.concatenate([panel.points[:, :2] for panel in panels])
     low, high = np.quantile(every, [0.002, 0.998], axis=0)
@@ -140,7 +140,7 @@ def _ground(panels: Sequence[CloudPanel], cell: float) -> tuple[Floats, Floats]:
     return low - more, high + more
 
 
-def _paint(figure: Figure, view: Axes, panel: CloudPanel, classes: bool) -> PathCollection:
+def _paint(figure: Figure, view: Axes, panel: Panel, classes: bool) -> PathCollection:
     """Draw one panel, and its colour bar unless its values are classes."""
     order = np.argsort(panel.points[:, 2], kind="stable")  # draw the highest last, on top
     x, y = panel.points[order, :2].T

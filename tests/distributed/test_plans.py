@@ -12,7 +12,7 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.distributed import Slab, SyncBatchNorm, conv2d
 from layoutconv.distributed.convolution import _numbers
 from layoutconv.distributed.exchange import Rows, _cut
-from layoutconv.distributed.halo import SplitMode, dgrad_plan, fprop_plan, output_bounds, reads
+from layoutconv.distributed.halo import Split, dgrad_plan, fprop_plan, output_bounds, reads
 from layoutconv.errors import ArgumentError
 from layoutconv.ops.dense_passes import dgrad, fprop
 
@@ -113,10 +113,10 @@ def test_ranks_together_compute_both_passes(data):
     def backward(part, a):
         return of_memory(dgrad, a, w, part.spatial, *_numbers(part))
 
-    plans = [fprop_plan(problem, SplitMode(mode, before, after, r)) for r in ranks]
+    plans = [fprop_plan(problem, Split(mode, before, after, r)) for r in ranks]
     torch.testing.assert_close(played(plans, x, mode, forward), forward(problem, x))
 
-    plans = [dgrad_plan(problem, SplitMode(mode, before, after, r)) for r in ranks]
+    plans = [dgrad_plan(problem, Split(mode, before, after, r)) for r in ranks]
     torch.testing.assert_close(played(plans, dy, mode, backward), backward(problem, dy))
 
 
@@ -132,13 +132,13 @@ def test_an_even_kernel_of_its_stride_needs_no_halo():
     problem = ConvProblem((1, 16, 2), (4, 2), 2)
     after = output_bounds(problem, 0, (0, 6, 16))
     assert after == (0, 3, 8)
-    assert not fprop_plan(problem, SplitMode(0, (0, 6, 16), after, 0)).exchanged
-    assert not dgrad_plan(problem, SplitMode(0, (0, 6, 16), after, 0)).exchanged
+    assert not fprop_plan(problem, Split(0, (0, 6, 16), after, 0)).exchanged
+    assert not dgrad_plan(problem, Split(0, (0, 6, 16), after, 0)).exchanged
 
 
 def test_most_rows_need_no_halo():
     problem = ConvProblem((1, 32, 2), (4, 3), padding=1)
-    plan = fprop_plan(problem, SplitMode(0, (0, 10, 20, 32), (0, 10, 20, 32), 1))
+    plan = fprop_plan(problem, Split(0, (0, 10, 20, 32), (0, 10, 20, 32), 1))
     assert plan.inner.rows == range(11, 19)
     assert (plan.near, plan.far) == (range(9, 10), range(20, 21))
 

@@ -21,7 +21,7 @@ from layoutconv.drawing.birds_eye import (
     MAPS,
     PAGE,
     QUIET,
-    CloudPanel,
+    Panel,
     birds_eye,
     save,
 )
@@ -80,7 +80,7 @@ def square(value: float, height: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("value", "height"), [(0.95, 1.0), (0.05, 1.0), (0.95, -1.0)])
 def test_the_higher_of_two_points_is_seen_in_the_colour_of_its_value(value, height):
     points, values = square(value, height)
-    figure = birds_eye([CloudPanel("t", points, values, "v", limits=(0, 1))], "title", "c", cell=4)
+    figure = birds_eye([Panel("t", points, values, "v", limits=(0, 1))], "title", "c", cell=4)
     view = figure.axes[0]
     (marks,) = view.collections
     shown = value if height > 0 else 1 - value
@@ -94,8 +94,8 @@ def test_the_higher_of_two_points_is_seen_in_the_colour_of_its_value(value, heig
 def test_points_of_two_panels_are_drawn_where_the_shared_axes_say():
     points = np.random.default_rng(0).uniform(-10, 10, (50, 3))
     panels = [
-        CloudPanel("all", points, points[:, 2], "z, m"),
-        CloudPanel("one", points[:1], points[:1, 2]),
+        Panel("all", points, points[:, 2], "z, m"),
+        Panel("one", points[:1], points[:1, 2]),
     ]
     figure = birds_eye(panels, "title", "caption", cell=0.5)
     left, right = figure.axes[:2]
@@ -117,9 +117,7 @@ def test_points_of_two_panels_are_drawn_where_the_shared_axes_say():
 @pytest.mark.parametrize(("limits", "share"), [((0.0, 4.0), 0.25), ((0.5, 1.5), 0.5), (None, 0.5)])
 def test_limits_say_which_value_has_which_colour(limits, share):
     points, _ = square(1.0, 1.0)
-    figure = birds_eye(
-        [CloudPanel("t", points, np.ones(len(points)), limits=limits)], "t", "c", 0.8
-    )
+    figure = birds_eye([Panel("t", points, np.ones(len(points)), limits=limits)], "t", "c", 0.8)
     (marks,) = figure.axes[0].collections
     low, high = MAPS["viridis"]
     expected = colormaps["viridis"](low + share * (high - low))
@@ -131,7 +129,7 @@ def test_limits_say_which_value_has_which_colour(limits, share):
 def test_classes_have_a_legend_and_no_colour_bar():
     points, _ = square(0, 1)
     kinds = np.arange(len(points)) % 3
-    figure = birds_eye([CloudPanel("t", points, kinds)], "t", "c", 4, classes=("a", "b", "c"))
+    figure = birds_eye([Panel("t", points, kinds)], "t", "c", 4, classes=("a", "b", "c"))
     (view,) = figure.axes
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
@@ -143,11 +141,11 @@ def test_classes_have_a_legend_and_no_colour_bar():
 
 
 def test_one_point_makes_a_picture_and_none_is_an_error(tmp_path):
-    one = CloudPanel("one", np.zeros((1, 3)), np.zeros(1), "v", "plasma")
+    one = Panel("one", np.zeros((1, 3)), np.zeros(1), "v", "plasma")
     save(birds_eye([one], "t", "c", cell=0.1), tmp_path / "one.png")
     assert imread(tmp_path / "one.png").shape[1] == 2000
     with pytest.raises(ValueError, match="`panels`: expected one or more, with points"):
-        birds_eye([CloudPanel("none", np.zeros((0, 3)), np.zeros(0))], "t", "c", 0.1)
+        birds_eye([Panel("none", np.zeros((0, 3)), np.zeros(0))], "t", "c", 0.1)
     with pytest.raises(ValueError, match="`classes`: expected at most 6"):
         birds_eye([one], "t", "c", 0.1, classes=list("abcdefg"))
 
@@ -156,7 +154,7 @@ def test_one_point_makes_a_picture_and_none_is_an_error(tmp_path):
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_what_a_full_disk_refuses_is_named(name, tmp_path):
     (tmp_path / name).symlink_to("/dev/full")
-    one = CloudPanel("one", np.zeros((1, 3)), np.zeros(1))
+    one = Panel("one", np.zeros((1, 3)), np.zeros(1))
     write = partial(module.save, birds_eye([one], "t", "c", 0.1))
     with pytest.raises(OSError, match="No space left") as told:
         (write if name == "a.png" else draw(Layout(4, 2)).save)(tmp_path / name)

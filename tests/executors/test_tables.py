@@ -88,7 +88,7 @@ NAMES = ["kernel map", "groups", "pairs", "fprop", "wgrad"]
 def test_a_second_call_evaluates_no_layout(sparse, cloud, name, watched):
     view, a, b = views(cloud)[name]
     first = execute(view, a, b)
-    evaluated = [watched(name, products) for name in ("Panel", "PanelOperand")]
+    evaluated = [watched(name, products) for name in ("MatrixPanel", "PanelOperand")]
     assert torch.equal(execute(view, a, b), first)
     assert evaluated == [[], []]
 
