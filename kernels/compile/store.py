@@ -15,15 +15,12 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import layoutconv
 from layoutconv.base.cache_folder import (
     PREFIX,
     cache_directory,
@@ -38,12 +35,12 @@ from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
 from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.base.interrupts import interrupted_afterwards
-from layoutconv.base.processor import processor
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.view.gemm_view import GemmView
 
+from . import toolchains
 from .packed import find_packed
 
 __all__ = ["KernelKey", "architecture", "as_argument", "cache_directory", "load", "load_kernel"]
@@ -55,12 +52,6 @@ ARCHITECTURES = {
     (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
     (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
 }  # fmt: skip
-HERE = Path(layoutconv.__file__).parent, Path(__file__).parents[1]  # the package, and its kernels
-# The package's sources of kernels: the modules that `kernels` imports, and their own imports.
-SOURCES = ("algebra", "base", "planning", "view", "errors.py")
-# The compiler has one package of libraries per CUDA version; both may be installed.
-COMPILER = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13",
-            "apache-tvm-ffi")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -226,11 +217,6 @@ def what_is(name: str) -> str:
     return "" if found is None else f"{found['kernel']}: {found['what']}"
 
 
-def compiled_with() -> tuple[str, str]:
-    """Return what kernels' names are derived from besides their keys: toolchain and processor."""
-    return _toolchain(), _processor()
-
-
 def ready_to_compile() -> None:
     """Import the compiler, and digest the sources that kernels are compiled from.
 
@@ -241,12 +227,7 @@ def ready_to_compile() -> None:
         import tvm_ffi  # noqa: F401
 
         from . import build  # noqa: F401
-    compiled_with()
-
-
-def sources_of(toolchain: str) -> str:
-    """Return the digest of our own sources: the last word of ``toolchain``."""
-    return toolchain.rpartition(" ")[2]
+    toolchains.compiled_with()
 
 
 def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
@@ -417,57 +398,7 @@ def _digest(key: Any, toolchain: str = "", processor: str = "") -> str:
     """Name a kernel: a digest of its toolchain, then one of everything that determines it."""
     if isinstance(key, KernelKey):
         key = key.view, key.spec
-    toolchain, processor = toolchain or _toolchain(), processor or _processor()
+    toolchain = toolchain or toolchains.this_toolchain()
+    processor = processor or toolchains.this_processor()
     whole = hashlib.sha256(repr((key, toolchain, processor)).encode()).hexdigest()
-    return _version(toolchain) + whole[PREFIX:]
-
-
-def current_version() -> str:
-    """Return the beginning of the names of kernels that are compiled from these sources."""
-    return _version(_toolchain())
-
-
-def _version(toolchain: str) -> str:
-    return hashlib.sha256(toolchain.encode()).hexdigest()[:PREFIX]
-
-
-@cache
-def _toolchain() -> str:
-    """Digest what a kept kernel depends on besides its key: the compiler and our own sources."""
-    return toolchain_of(sources(*HERE), version)
-
-
-def toolchain_of(files: Iterable[tuple[str, Path]], version: Callable[[str], str]) -> str:
-    """Return the versions of the compiler's packages, and a digest of files by name."""
-    digest = hashlib.sha256()
-    for name, source in files:
-        digest.update(f"{name} {source.stat().st_size}\n".encode())
-        digest.update(source.read_bytes())
-    versions = []
-    for package in COMPILER:
-        with suppress(PackageNotFoundError):
-            versions.append(f"{package} {version(package)}")
-    return f"{' '.join(versions)} {digest.hexdigest()}"
-
-
-def sources(package: Path, kernels: Path) -> list[tuple[str, Path]]:
-    """List the files that kernels are compiled from, by name; ``package`` and ``kernels`` are the
-    folders ``layoutconv`` and ``kernels``.
-    """
-    found = {f"kernels/{path.relative_to(kernels).as_posix()}": path
-             for path in kernels.rglob("*.py")}  # fmt: skip
-    for name in SOURCES:
-        there = package / name
-        for path in there.rglob("*.py") if there.is_dir() else [there]:
-            found[path.relative_to(package).as_posix()] = path
-    return sorted(found.items())
-
-
-@cache
-def _processor() -> str:
-    """Name the processor that host code of kernels is compiled for: it may use all instructions of
-    this one.
-
-    Machines that lack some of them may share the folder of kept kernels.
-    """
-    return processor()
+    return toolchains.version_of(toolchain) + whole[PREFIX:]

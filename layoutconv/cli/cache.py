@@ -110,7 +110,7 @@ def kept_files() -> CacheContents:
 
 def _summary(found: CacheContents) -> str:
     """Describe the kernels: their number, size, size limit, versions and dates."""
-    from ..kernels.compile.store import current_version
+    from ..kernels.compile.toolchains import current_version
 
     count, ours = len(found.kernels), current_version()
     others = sum(not kernel.path.name.startswith(ours) for kernel in found.kernels)

@@ -27,7 +27,7 @@ from ..base.processor import flags
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu import machines
 from ..gpu.measured_choices import VARIABLE, noting_found
-from ..kernels.compile import linked, store
+from ..kernels.compile import linked, store, toolchains
 from ..ops.sparse_operators import rows_as_on_gpus
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile_json import FORMAT, tile_to_json
@@ -108,7 +108,7 @@ training mode
             f"{len(lost)} compiled kernels, which a pack needs, could not be kept in "
             f"{cache_directory()}"
         )
-    toolchain, processor = store.compiled_with()
+    toolchain, processor = toolchains.compiled_with()
     about = {
         "layoutconv": __version__,
         "torch": torch.__version__,

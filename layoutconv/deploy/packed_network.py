@@ -19,7 +19,7 @@ from ..base.paths import file_name_of
 from ..base.processor import missing_instructions
 from ..errors import ArgumentError, DeviceError
 from ..gpu import machines
-from ..kernels.compile import linked, store
+from ..kernels.compile import linked, toolchains
 from ..kernels.compile.packed import PackedKernels, add_pack, remove_pack
 from ..planning.machine import Machine
 from ..planning.tile_json import tile_from_json
@@ -55,7 +55,8 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     with _reading(path):
         if about["layoutconv"] != __version__:
             raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
-        if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
+        ours, _ = toolchains.compiled_with()
+        if toolchains.sources_of(about["toolchain"]) != toolchains.sources_of(ours):
             raise _refused(
                 path, "a pack that these sources of layoutconv made", "one that others made"
             )

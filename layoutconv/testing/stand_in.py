@@ -84,11 +84,10 @@ def nothing(*_: Any) -> None:
 
 def note_processor(folder: Path) -> None:
     """Record, beside kernels, the processor that their host code is for."""
-    from layoutconv.kernels.compile import store
+    from layoutconv.kernels.compile.toolchains import this_processor
 
-    own: Any = store
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"processor": own._processor(), "flags": flags()}
+    about = {"processor": this_processor(), "flags": flags()}
     temporary = folder / f"{PROCESSOR}.{os.getpid()}"
     temporary.write_text(json.dumps(about))
     temporary.replace(folder / PROCESSOR)
@@ -101,18 +100,18 @@ def adopt(folder: Path) -> str:
     all its instructions. A processor that has these, too, can run the code: then kernels are looked
     up, and kept, under the other processor's name.
     """
-    from layoutconv.kernels.compile import store
+    from layoutconv.kernels.compile import toolchains
 
-    own: Any = store
+    own: Any = toolchains
     path = folder / PROCESSOR
     if not path.is_file():
         return ""
     about = json.loads(path.read_text())
-    if about["processor"] == own._processor():
+    if about["processor"] == own.this_processor():
         return "kernels of this processor"
     missing = missing_instructions(about["flags"])
     if missing:
         return f"kernels of another processor are passed over: this one has no {', '.join(missing)}"
-    own._processor = lambda: about["processor"]
-    own._toolchain.cache_clear()
+    own.this_processor = lambda: about["processor"]
+    own.this_toolchain.cache_clear()
     return "kernels of a processor with fewer instructions"

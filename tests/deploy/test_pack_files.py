@@ -22,7 +22,7 @@ from layoutconv.deploy import packed_network
 from layoutconv.deploy.pack_file import KERNELS, MANIFEST, PROGRAM, WEIGHTS, read_pack, write_pack
 from layoutconv.deploy.program import exported
 from layoutconv.errors import ArgumentError
-from layoutconv.kernels.compile import store
+from layoutconv.kernels.compile import toolchains
 from layoutconv.planning.machine import MACHINES
 
 from ..stand_ins import Gpu
@@ -36,7 +36,7 @@ ARCH = "sm_90a"
 def written(path: Path, **other: Any) -> Path:
     """A pack of a network that asks for no kernel; ``other`` is of its manifest."""
     program, weights = exported(NET, (X,))
-    toolchain, processor = store.compiled_with()
+    toolchain, processor = toolchains.compiled_with()
     about = {
         "layoutconv": lc.__version__, "arch": ARCH, "kernels": {},
         "host": {"machine": packed_network.platform.machine(), "flags": []},

@@ -17,7 +17,7 @@ from layoutconv.base import cache_folder
 from layoutconv.base.cache_folder import cache_limit, leftovers, read_file, shrink
 from layoutconv.cli import main
 from layoutconv.errors import ArgumentError
-from layoutconv.kernels.compile import store
+from layoutconv.kernels.compile import store, toolchains
 
 from .kept_kernels import Kernel, at_once, compiled, folder, get, key, path_of
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 def made(folder: Path, number: int, *, used: float, version: str = "") -> Path:
     """A file of 1000 bytes with the name of a kernel."""
-    name = (version or store.current_version()) + f"{number:048x}"
+    name = (version or toolchains.current_version()) + f"{number:048x}"
     path = folder / f"{name}.o"
     path.write_bytes(bytes(1000))
     os.utime(path, (used, 1e9))
@@ -48,7 +48,7 @@ def test_other_versions_go_first_and_then_what_was_used_longest_ago(folder: Path
     os.utime(old, (0, 0))
     inorder = [*others, *reversed(ours)]
     for left in range(7, -1, -1):
-        shrink(folder, 1000 * left, store.current_version())
+        shrink(folder, 1000 * left, toolchains.current_version())
         assert {path for path in inorder if path.exists()} == set(inorder[7 - left :])
     assert stranger.exists()
     assert not old.exists()

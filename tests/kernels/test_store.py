@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.kernels.compile import store
+from layoutconv.kernels.compile import store, toolchains
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.planning.kernel_key import runtime_integers, signature
 from layoutconv.planning.kernel_spec import KernelSpec
@@ -265,11 +265,11 @@ def test_the_key_has_all_of_the_spec() -> None:
 
 
 def test_the_key_has_the_versions() -> None:
-    files = store.sources(*store.HERE)
-    assert store.toolchain_of(files, version) == store.compiled_with()[0]
+    files = toolchains.sources(*toolchains.HERE)
+    assert toolchains.toolchain_of(files, version) == toolchains.compiled_with()[0]
     for package in ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu13", "apache-tvm-ffi"):
-        changed = store.toolchain_of(files, lambda p, q=package: "1" + "1" * (p == q))
-        assert store.toolchain_of(files, lambda p: "1") != changed
+        changed = toolchains.toolchain_of(files, lambda p, q=package: "1" + "1" * (p == q))
+        assert toolchains.toolchain_of(files, lambda p: "1") != changed
 
 
 def test_the_key_has_every_source(tmp_path: Path) -> None:
@@ -277,15 +277,15 @@ def test_the_key_has_every_source(tmp_path: Path) -> None:
     copy = tmp_path / "layoutconv", tmp_path / "kernels"
 
     def toolchain() -> str:
-        return store.toolchain_of(store.sources(*copy), version)
+        return toolchains.toolchain_of(toolchains.sources(*copy), version)
 
-    before = store.compiled_with()[0]
+    before = toolchains.compiled_with()[0]
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("kernels", "layoutconv"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     assert toolchain() == before
     edited = {str(Path(name).parent) + Path(name).name * (len(Path(name).parts) == 1): path
-              for name, path in store.sources(*copy)}  # fmt: skip
+              for name, path in toolchains.sources(*copy)}  # fmt: skip
     assert {"kernels/gemm", "algebra", "planning", "view"} <= edited.keys()
     (tmp_path / "kernels" / "wing").mkdir()
     (tmp_path / "kernels" / "wing" / "new.py").write_text("")
@@ -298,7 +298,7 @@ def test_the_key_has_every_source(tmp_path: Path) -> None:
 
 def test_the_sources_are_all_that_kernels_import() -> None:
     """Following imports, from the kernels and from what they import."""
-    known = {path.resolve() for _, path in store.sources(*store.HERE)}
+    known = {path.resolve() for _, path in toolchains.sources(*toolchains.HERE)}
     package = ROOT / "layoutconv"
 
     def imported(path: Path) -> Iterator[Path]:
