@@ -76,7 +76,7 @@ def signature_of(
     out_dtype: torch.dtype | None,
     *tensors: Any,
 ) -> SparseSignature | None:
-    """Return the kind of such calls, which serves any map; arguments are as for :func:`find`."""
+    """Return the signature of such calls, over any map; arguments are as for :func:`find`."""
     kind: SparseSignature | None = sparse.find(
         (found.taps, found.mirrored, *numbers), out_dtype, *tensors
     )

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...kernels.maps.level_maps import LevelPlan, WantedMap
     from ...kernels.maps.per_rank import Chain, PerRank
 
-    Sorted = tuple[Tensor, Tensor]
-
 
 MOST_GRIDS = 16  # batch sizes, and grids, whose launches ``LevelMaps`` keeps
 
