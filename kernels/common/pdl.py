@@ -39,7 +39,7 @@ def wait_if(condition: Any, early: bool) -> None:
 
 
 class Dependent:
-    """When a kernel waits for the one before it, and when it lets the next one start.
+    """Programmatic dependent launch: wait for the kernel before, and let the next one start.
 
     ``begin`` comes before the first access to memory, ``summed`` once products are formed, and
     ``end`` last. ``early``: whether the GPU has PDL.
@@ -61,7 +61,7 @@ class Dependent:
 
 
 class Concurrent(Dependent):
-    """The same for one of several kernels that read the same memory and write different parts.
+    """Programmatic dependent launch of kernels that read one memory and write different parts.
 
     They follow one another in a stream. The first waits for what was before it, and only then lets
     the second start, which therefore need not wait; nor need the third, since the second starts

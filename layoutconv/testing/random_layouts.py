@@ -60,7 +60,7 @@ class Cyclic(Stride):
 
 
 class ListedCyclic(Cyclic):
-    """The same stride with a list of its values."""
+    """A cyclic stride with a list of its values."""
 
     __slots__ = ()
 

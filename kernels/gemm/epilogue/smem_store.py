@@ -422,7 +422,7 @@ class SmemStore:
         return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
 
     def _own_rows_of_all(self, smem: Any) -> list[Any]:
-        """The same rows in the shared memory of every CTA of the cluster."""
+        """The rows that this CTA finishes, in the shared memory of every CTA of the cluster."""
         if self.tile.cluster_k == 1:
             return []
         pointers = [

@@ -304,7 +304,7 @@ class TwoWay:
 
 
 class _Extended(TwoWay):
-    """The same with repeated cells: an index of extended rows, and the repeats of both sides."""
+    """Both ways of a map of repeated cells: its index of extended rows, and both repeats."""
 
     def __init__(self, extended: KernelMap, sides: tuple[Repeats | None, Repeats | None]) -> None:
         super().__init__(extended.taps, extended.mirrored, extended.own)
