@@ -191,4 +191,5 @@ class Tensor(LayoutLike):
 
     def __str__(self) -> str:
         shift = f" + {self.offset}" if not isinstance(self.offset, int) or self.offset else ""
-        return f"{self.layout}{shift} over {type(self.engine).__name__}"
+        own = isinstance(self.engine, CoordinateEngine)
+        return f"{self.layout}{shift} over {'Coordinates' if own else type(self.engine).__name__}"
